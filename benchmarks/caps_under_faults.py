@@ -54,7 +54,8 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 from adacompute.spending.accounts import CapAccount
-from adacompute.spending.registers import RegisterError
+from adacompute.spending.peers import CAPS, RECOVERY, Recovery
+from adacompute.spending.registers import Reading, RegisterError
 from adacompute.storage.calls import FILES, read_calls
 from benchmarks.gateway_workers import GatewayWorker, start_workers
 from test_support.gateways import fetch, free_port
@@ -282,17 +283,25 @@ async def load(
     return progress
 
 
-async def read_account(settings: dict[str, Any]) -> CapAccount:
-    """Return the account of the cap once no recovery is under way."""
+def has_recovered(reading: Reading) -> bool:
+    """Whether all replicas have reported to the server."""
+    if reading.value is None:
+        return False
+    recovery = Recovery(*json.loads(reading.value))
+    return recovery.is_complete and recovery.server == reading.server
+
+
+async def read_account(settings: dict[str, Any]) -> tuple[CapAccount, bool]:
+    """Return the account of the cap and True, once no recovery is under way; False if it lasts."""
     register = make_config(settings).open_register()
     deadline = time.monotonic() + RECOVERY_TIMEOUT_S
     while True:
         try:
-            value = (await register.read(f"cap/{CAP}")).value
-            account = CapAccount() if value is None else CapAccount.from_json(value)
-            if account.recovery is None or time.monotonic() > deadline:
+            is_complete = has_recovered(await register.read(RECOVERY))
+            if is_complete or time.monotonic() > deadline:
+                account = CapAccount.from_json((await register.read(CAPS + CAP)).value)
                 await register.close()
-                return account
+                return account, is_complete
         except RegisterError:
             assert time.monotonic() < deadline
         await asyncio.sleep(0.2)
@@ -348,10 +357,10 @@ def run(folder: Path, plan: Plan, seed: int) -> Result:
             for worker in workers:
                 worker.stop()
             has_ended = [worker.join() for worker in workers]
-            account = asyncio.run(read_account(settings[0]))
+            account, is_complete = asyncio.run(read_account(settings[0]))
         messages = [] if all(has_ended) else ["a worker did not stop"]
-        if account.recovery is not None:
-            messages.append("the recovery of the account did not end")
+        if not is_complete:
+            messages.append("the recovery of the accounts did not end")
         counts = (count_upstream(upstream), account, count_calls(folder))
         return Result(plan.cap, *counts, progress, len(plan.samples), tuple(messages))
 

@@ -37,10 +37,10 @@ Timing = tuple[float, float]
 
 
 @contextmanager
-def start_upstream(latency_s: float) -> Iterator[str]:
-    """Start a fake upstream with this latency and yield its URL."""
+def start_upstream(latency_s: float, *options: str) -> Iterator[str]:
+    """Start a fake upstream with this latency and further options, and yield its URL."""
     module = "adacompute.testing.fake_openai"
-    command = [sys.executable, "-m", module, "--latency-s", f"{latency_s}"]
+    command = [sys.executable, "-m", module, "--latency-s", f"{latency_s}", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
         try:
             assert process.stdout is not None

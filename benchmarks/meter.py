@@ -12,18 +12,23 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from adacompute.spending.meter import Counter, Meter
+from adacompute.spending.counters import Counter
+from adacompute.spending.meter import Meter
 from adacompute.spending.redis_register import RedisRegister
-from adacompute.spending.registers import MemoryRegister, Reading, Register
+from adacompute.spending.registers import Register
 from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
+from test_support.memory_register import MemoryRegister
 from test_support.redis_server import serve_redis
+
+T = TypeVar("T")
 
 CALL_S, CONCURRENCY = 0.02, 64
 COUNTERS = [
@@ -33,47 +38,37 @@ COUNTERS = [
 ]
 
 
-class CountingRegister:
-    """A register that counts its round trips."""
+class Trips:
+    """Counts the round trips to a register."""
 
     def __init__(self, register: Register) -> None:
-        self._register = register
-        self.recovery_s = register.recovery_s
         self.n_trips = 0
+        for name in ("read", "replace", "changes", "renew"):
+            setattr(register, name, self._count(getattr(register, name)))
 
-    async def read(self, key: str) -> Reading:
-        """Read and count."""
-        self.n_trips += 1
-        return await self._register.read(key)
+    def _count(self, call: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+        def counted(*arguments: object, **options: object) -> Awaitable[T]:
+            self.n_trips += 1
+            return call(*arguments, **options)
 
-    async def replace(self, key: str, old: Reading, new: str, *, durable: bool = True) -> bool:
-        """Replace and count."""
-        self.n_trips += 1
-        return await self._register.replace(key, old, new, durable=durable)
-
-    async def keys(self, prefix: str) -> list[str]:
-        """Return the keys."""
-        return await self._register.keys(prefix)
-
-    async def close(self) -> None:
-        """Close the register."""
-        await self._register.close()
+        return counted
 
 
 @contextmanager
-def open_register(kind: str, directory: Path) -> Iterator[CountingRegister]:
+def open_register(kind: str, directory: Path) -> Iterator[Register]:
     """Open a register of a kind."""
     if kind == "memory":
-        yield CountingRegister(MemoryRegister())
+        yield MemoryRegister()
     elif kind == "sqlite":
-        yield CountingRegister(SqliteRegister(directory / "caps.db"))
+        yield SqliteRegister(directory / "caps.db")
     else:
         with serve_redis() as server:
-            yield CountingRegister(RedisRegister(server.url))
+            yield RedisRegister(server.url)
 
 
-async def measure(register: CountingRegister, directory: Path, n_calls: int) -> None:
+async def measure(register: Register, directory: Path, n_calls: int) -> None:
     """Make calls and print the times."""
+    trips = Trips(register)
     meter = Meter(register, ReplicaFile.open(directory))
     await meter.start()
     times_ms: list[tuple[float, float]] = []
@@ -93,9 +88,9 @@ async def measure(register: CountingRegister, directory: Path, n_calls: int) -> 
             settled = time.perf_counter()
             times_ms.append((1000 * (reserved - start), 1000 * (settled - called)))
 
-    before, start = register.n_trips, time.perf_counter()
+    before, start = trips.n_trips, time.perf_counter()
     await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
-    elapsed_s, n_trips = time.perf_counter() - start, register.n_trips - before
+    elapsed_s, n_trips = time.perf_counter() - start, trips.n_trips - before
     await meter.close()
     await register.close()
     reserve, settle = np.array(times_ms).T

@@ -27,8 +27,8 @@ from typing import NamedTuple
 import numpy as np
 
 from adacompute.spending.pacing import Pacer, PriceCurve
-from adacompute.spending.registers import MemoryRegister
 from adacompute.spending.shared_pacing import SharedPacer
+from test_support.memory_register import MemoryRegister
 from test_support.pacing import deviation_bound
 
 BUDGET, MAX_COST = 2.0, 16

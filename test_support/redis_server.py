@@ -118,7 +118,7 @@ class RedisServer:
 
     def _answers(self) -> bool:
         try:
-            return self.send("PING").startswith("+PONG")
+            return self.send("PING").startswith(("+PONG", "-NOAUTH"))
         except OSError:
             return False
 

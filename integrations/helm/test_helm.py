@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from adacompute.gateway.config import read_config
+from adacompute.gateway.settings import variables_in
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CHART = DEPLOY / "helm" / "adacompute"
@@ -45,6 +47,7 @@ def test_it_has_no_lint() -> None:
         ("--set", "extraVolumes[0].name=b,extraVolumes[0].emptyDir.medium=Memory"),
         ("--set", "extraVolumeMounts[0].name=b,extraVolumeMounts[0].mountPath=/bundles"),
         ("--set", "image.pullSecrets[0].name=registry,service.type=NodePort"),
+        ("--set", "state.existingClaim=leases"),
     ],
 )
 def test_objects_fit_the_schemas_of_kubernetes(options: tuple[str, ...]) -> None:
@@ -74,13 +77,38 @@ def test_objects_are_those_of_the_plain_manifest() -> None:
     assert list(chart) == [("ConfigMap", "adacompute")]
 
 
-def test_the_configuration_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("UPSTREAM_URL", "UPSTREAM_KEY", "CLIENT_KEY_SHA256"):
-        value = {"UPSTREAM_URL": "https://api.example.com/v1", "UPSTREAM_KEY": "none"}
-        monkeypatch.setenv(name, value.get(name, "ab" * 32))
+def test_the_configuration_is_that_of_the_plain_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = tmp_path / "plain.toml"  # paths are relative to the file
+    plain.write_bytes((DEPLOY / "gateway" / "gateway.toml").read_bytes())
+    values = {"UPSTREAM_URL": "https://api.example.com/v1", "CLIENT_KEY_SHA256": "ab" * 32}
+    for name in variables_in(plain):
+        monkeypatch.setenv(name, values.get(name, "none"))
     path = tmp_path / "gateway.toml"
     path.write_text(render("edge")["ConfigMap", "edge"]["data"]["gateway.toml"], encoding="utf-8")
-    assert read_config(path, {}).account_store == "redis://edge-redis:6379/0"
+    store = "redis://:none@edge-redis:6379/0"
+    assert read_config(path, {}) == replace(read_config(plain, {}), account_store=store)
+
+
+def test_pods_and_redis_take_the_password_from_the_secret_that_is_named() -> None:
+    chart = render("edge", "--set", "existingSecret=mine")
+    gateway, redis = (
+        chart[kind]["spec"]["template"]["spec"]["containers"][0]
+        for kind in (("Deployment", "edge"), ("StatefulSet", "edge-redis"))
+    )
+    assert gateway["envFrom"] == [{"secretRef": {"name": "mine"}}]
+    assert redis["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "mine", "key": "REDIS_PASSWORD"}
+
+
+@pytest.mark.parametrize(
+    ("claim", "volume"),
+    [("", {"emptyDir": {}}), ("leases", {"persistentVolumeClaim": {"claimName": "leases"}})],
+)
+def test_the_state_is_in_the_pod_or_in_a_claim(claim: str, volume: dict[str, Any]) -> None:
+    chart = render("edge", "--set", f"state.existingClaim={claim}")
+    volumes = chart["Deployment", "edge"]["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "state", **volume} in volumes
 
 
 def test_another_configuration_starts_new_pods() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from adacompute.cli import results
 from adacompute.cli.calibration_output import _expected_cost, print_calibration
+from adacompute.cli.live import _print_caps
 from adacompute.stages import estimate as estimate_stage
 from adacompute.stages.import_samples import import_samples
 
@@ -134,6 +135,20 @@ def test_calibration_gives_the_gain_in_points_with_its_interval(
     printed = " ".join(capsys.readouterr().out.split())
     assert "467" in printed
     assert "over 1000 questions" in _expected_cost(small)
+
+
+def test_a_store_that_recovers_names_the_replicas_that_it_waits_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    replicas = {"running": 2, "status": "recovering", "waiting_for": ["0123456789abcdef", "f" * 32]}
+    account = {"name": "total/tokens/all", "limit": 9, "spent": 5, "held": 7, "replicas": 3}
+    _print_caps({"store": "redis:6379", "replicas": replicas, "accounts": [account]})
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "Running replicas 2 Status recovering: waits for 01234567, ffffffff " in printed
+    assert "total/tokens/all 9 5 7 3 " in printed
+    complete = {"running": 2, "status": "complete", "waiting_for": []}
+    _print_caps({"store": "redis:6379", "replicas": complete, "accounts": []})
+    assert "waits for" not in capsys.readouterr().out
 
 
 def test_what_is_saved_is_printed_first(

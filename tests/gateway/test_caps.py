@@ -7,9 +7,9 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
+from adacompute.spending.counters import Charge
+from adacompute.spending.meter import CapReached
+from adacompute.stages.caps import list_caps
 from adacompute.storage.decisions import read_decisions
 from adacompute.testing.fake_openai import serve_fake
 from test_support import gateways
@@ -99,17 +102,24 @@ def test_concurrent_requests_never_exceed_a_cap(tmp_path: Path) -> None:
         assert len(upstream.received) == 50
 
 
-def test_gateways_without_a_shared_account_cannot_use_one_directory(tmp_path: Path) -> None:
+def test_gateways_with_one_directory_share_their_caps(tmp_path: Path) -> None:
     settings = {"caps": [samples_cap(1)], "calls": {"directory": str(tmp_path)}}
     config = make_config({"base_url": "http://127.0.0.1:1/v1", **settings})
+    counter = config.caps[0].counter("client", "model", time.time())
+    assert counter is not None
+    charge: Charge = {"samples": 1, "tokens": 0, "money": 0}
 
     async def open_two() -> None:
         first, second = (Spending(config, (), Metrics()) for _ in range(2))
         await first.open()
-        with pytest.raises(ConfigError):
-            await second.open()
-        await first.close()
         await second.open()
+        assert first.replica != second.replica
+        assert first.caps is not None
+        assert second.caps is not None
+        (await first.caps.meter.reserve([counter], charge)).settle(charge)
+        with pytest.raises(CapReached):
+            await second.caps.meter.reserve([counter], charge)
+        await first.close()
         await second.close()
 
     asyncio.run(open_two())
@@ -326,9 +336,36 @@ def test_a_cap_names_what_exists_and_what_can_be_bounded() -> None:
 )
 def test_periods_are_in_utc(period: str, name: str, next_name: str) -> None:
     leap_day = 19_782
-    found, ends_at = find_period(period, leap_day)
+    found, ends_at, starts_at = find_period(period, leap_day)
     assert found == name
     if period != "all":
-        next_day = int(ends_at // 86_400)
+        next_day, first_day = int(ends_at // 86_400), int(starts_at // 86_400)
         assert find_period(period, next_day)[0] == next_name
         assert find_period(period, next_day - 1)[0] == name
+        assert find_period(period, first_day)[0] == name
+        assert find_period(period, first_day - 1)[0] < name
+
+
+def test_running_workers_are_listed_as_replicas_until_they_stop(
+    launch: Callable[..., AbstractContextManager[int]],
+    policies: Path,
+    upstream: ScriptedServer,
+    tmp_path: Path,
+) -> None:
+    upstream.answer(make_reply())
+    settings = (
+        f'calls = {{ directory = "{tmp_path}" }}\n'
+        '[[serve.caps]]\namount = 50\nunit = "samples"\nperiod = "all"\n'
+    )
+    with launch(workers=2, settings=settings) as port:
+        config = policies / f"gateway-{port}.toml"
+        assert ask(port, model="thrifty").status == 200
+        found = list_caps(config)
+        assert found["replicas"] == {"running": 2, "status": "complete", "waiting_for": []}
+        (row,) = found["accounts"]
+        assert (row["name"], row["limit"], row["replicas"]) == ("total/samples/all", 50, 1)
+        assert 2 <= row["held"] <= 50
+    found = list_caps(config)
+    assert found["replicas"]["running"] == 0
+    (row,) = found["accounts"]
+    assert (row["spent"], row["held"]) == (2, 2)

@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from adacompute.spending.accounts import CapAccount
-from adacompute.spending.meter import CapReached, Counter, Meter
+from adacompute.spending.counters import Counter
+from adacompute.spending.meter import CapReached, Meter
+from adacompute.spending.peers import CAPS
 from adacompute.spending.redis_register import RedisRegister
-from adacompute.spending.registers import MemoryRegister, Register, update
-from adacompute.spending.replica import KEY_PREFIX, set_cap_spent
+from adacompute.spending.registers import Register, update
 from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
+from test_support.memory_register import MemoryRegister
 
 N_CALLS, LIMIT = 10_000, 4_000
 N_PROCESSES = 4
@@ -159,19 +161,13 @@ def test_tasks_of_one_process_never_exceed_the_cap(tmp_path: Path, sizes: str) -
 def test_processes_never_exceed_the_cap(
     tmp_path: Path, address: tuple[str, str], sizes: str
 ) -> None:
-    async def prepare() -> None:
-        register = open_register(*address)
-        await set_cap_spent(register, COUNTER.name, 0)  # no recovery of a new register
-        await register.close()
-
     async def read_account() -> CapAccount:
         register = open_register(*address)
-        value = (await register.read(KEY_PREFIX + COUNTER.name)).value
+        value = (await register.read(CAPS + COUNTER.name)).value
         await register.close()
         return CapAccount.from_json(value or "")
 
     amounts = make_sizes(sizes)
-    asyncio.run(prepare())
     assert race_processes(*address, tmp_path, amounts, "naive") > LIMIT
     spent = race_processes(*address, tmp_path, amounts, "reserve")
     assert spent == LIMIT if sizes == "units" else LIMIT - 9 < spent <= LIMIT

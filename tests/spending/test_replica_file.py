@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.spending.accounts import CapAccount, Entry
+from adacompute.spending.accounts import Entry
 from adacompute.spending.counters import MAX_LIMIT, MAX_NAME_BYTES, Counter
 from adacompute.spending.replica_file import MIN_ROWS, ROW_BYTES, ReplicaFile
 
@@ -29,6 +30,8 @@ row.set_granted(60)
 row.set_returned(5)
 row.set_used(30)
 row.set_spent(10)
+file.save_copies({"cap/a": "1", "cap/b": "2", "gone": "3"})
+file.save_copies({"cap/b": '"é"', "gone": None, "never": None})
 print(file.replica, flush=True)
 time.sleep(60)
 """
@@ -93,13 +96,18 @@ def test_a_second_crash_before_the_register_answered_changes_nothing(tmp_path: P
         assert file.rows["a"].entry == Entry(60, 5, 55)
 
 
-def test_a_file_that_is_used_is_not_opened_twice(tmp_path: Path) -> None:
+def test_a_file_that_is_used_is_not_opened_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adacompute.spending.replica_file.MAX_FILES", 2)
     with opened(tmp_path) as first, opened(tmp_path) as second:
         assert (first.path.name, second.path.name) == ("replica-0", "replica-1")
         assert first.replica != second.replica
+        assert (first.is_first, second.is_first) == (True, False)
         with pytest.raises(DataError):
-            ReplicaFile.open(tmp_path, max_files=1)
-    assert ReplicaFile.open(tmp_path, max_files=1).replica == first.replica
+            ReplicaFile.open(tmp_path)
+    with opened(tmp_path) as again:
+        assert (again.replica, again.is_first) == (first.replica, False)
 
 
 def test_rows_are_kept_when_the_file_grows_and_reused_when_they_are_removed(tmp_path: Path) -> None:
@@ -159,14 +167,65 @@ def test_disk_space_is_allocated_in_advance(tmp_path: Path) -> None:
         assert status.st_blocks * 512 >= status.st_size == MIN_ROWS * ROW_BYTES
 
 
-def test_the_copy_of_accounts_is_read_again(tmp_path: Path) -> None:
-    account = CapAccount({"r": Entry(5, 1, 2, 3.0)}, 4, "s")
+def test_copies_survive_a_killed_process(tmp_path: Path) -> None:
+    killed_writer(tmp_path)
     with opened(tmp_path) as file:
-        assert file.read_copy() == ("", {})
-        file.save_copy("s", {"a": account.to_json()})
-        assert file.read_copy() == ("s", {"a": account})
-        file.path.with_suffix(".json").write_text('{"server": "s", "accounts": {"a": "')
-        assert file.read_copy() == ("", {})
+        assert file.read_copies() == {"cap/a": "1", "cap/b": '"é"'}
+        file.save_copies({"cap/a": None})
+    with opened(tmp_path) as file, opened(tmp_path) as other:
+        assert (file.read_copies(), other.read_copies()) == ({"cap/b": '"é"'}, {})
+
+
+def test_copies_that_cannot_be_read_are_dropped(tmp_path: Path) -> None:
+    copies = {f"cap/{n}": json.dumps({"entries": "x" * 300 * n}) for n in range(20)}
+    path = tmp_path / "replica-0.sqlite"
+    with opened(tmp_path) as file:
+        file.add(counter()).set_used(3)
+        file.save_copies(copies)
+    intact = path.read_bytes()
+    pages = range(0, len(intact), 4096)
+    damaged = [intact[:at] + bytes(4096) + intact[at + 4096 :] for at in pages]
+    for content in [b"no database" * 1000, *damaged]:
+        path.write_bytes(content)
+        with opened(tmp_path) as file:
+            assert file.rows["a"].used == 3
+            assert file.read_copies() == {}
+            file.save_copies(copies)
+        with opened(tmp_path) as file:
+            assert file.read_copies() == copies
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from adacompute.spending.counters import Counter
+from adacompute.spending.replica_file import ReplicaFile
+
+file = ReplicaFile.open(Path(sys.argv[1]))
+row = file.add(Counter("a", "tokens", 100))
+most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), most))
+file.read_copies()
+try:
+    file.save_copies({"cap/a": "x" * 200_000})
+except OSError:
+    row.set_used(7)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    file.save_copies({"cap/a": "1" * 200_000 + ".0"})
+    sys.exit(17)
+"""
+"""A process whose files may have only so many bytes for a while."""
+
+
+@pytest.mark.parametrize("n_bytes", [1_000, 100_000])
+def test_copies_for_which_there_is_no_space_can_be_saved_later(
+    tmp_path: Path, n_bytes: int
+) -> None:
+    command = [sys.executable, "-c", FULL, str(tmp_path), str(n_bytes)]
+    assert subprocess.run(command, check=False).returncode == 17
+    with opened(tmp_path) as file:
+        assert file.read_copies() == {"cap/a": "1" * 200_000 + ".0"}
+        assert file.rows["a"].used == 7
 
 
 def test_other_files_are_refused_and_left_alone(tmp_path: Path) -> None:

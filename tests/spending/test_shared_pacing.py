@@ -9,8 +9,9 @@ import random
 import pytest
 
 from adacompute.spending.pacing import Pacer, PriceCurve
-from adacompute.spending.registers import MemoryRegister, Reading, RegisterError
+from adacompute.spending.registers import RegisterError
 from adacompute.spending.shared_pacing import SharedPacer
+from test_support.memory_register import MemoryRegister
 
 CURVE = PriceCurve((1.0, 2.0, 4.0, 8.0), (0.8, 0.2, 0.05, 0.01))
 
@@ -94,23 +95,19 @@ def test_a_register_that_lost_everything_gets_it_again() -> None:
     pacers, register = [make_pacer(str(i)) for i in range(3)], MemoryRegister()
     run(pacers, register, 3_000, hardness=1.3)
     total = max(pacer.state.settled for pacer in pacers)
-    lost = MemoryRegister()
-    mean = run(pacers, lost, 6_000, hardness=1.3)
+    register.restart((0, {}))
+    mean = run(pacers, register, 6_000, hardness=1.3)
     assert mean == pytest.approx(2.0, rel=0.02)
     fresh = make_pacer("new")
-    asyncio.run(fresh.exchange(lost))
+    asyncio.run(fresh.exchange(register))
     assert fresh.state.settled >= total
 
 
-class Unavailable(MemoryRegister):
-    async def read(self, key: str) -> Reading:
-        raise RegisterError(f"{key} cannot be read")
-
-
 def test_without_a_register_a_replica_paces_alone() -> None:
-    pacer, rng = make_pacer("a"), random.Random(1)
+    pacer, rng, register = make_pacer("a"), random.Random(1), MemoryRegister()
+    register.is_away = True
     with pytest.raises(RegisterError):
-        asyncio.run(pacer.exchange(Unavailable()))
+        asyncio.run(pacer.exchange(register))
     costs = [serve(pacer, rng, 1.5) for _ in range(10_000)]
     assert sum(costs) / len(costs) == pytest.approx(2.0, rel=0.01)
 

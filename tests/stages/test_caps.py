@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.gateway.caps import find_period
-from adacompute.spending.accounts import CapAccount, Entry, Recovery
+from adacompute.spending.accounts import CapAccount, Entry
 from adacompute.spending.counters import Charge, Counter
 from adacompute.spending.meter import CapReached, Meter
-from adacompute.spending.registers import Reading, Register, update
-from adacompute.spending.replica import KEY_PREFIX, REPLICAS
+from adacompute.spending.peers import CAPS, RECOVERY, REPLICAS, Presence, Recovery
+from adacompute.spending.registers import update
 from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
 from adacompute.spending.token_prices import NANO
@@ -53,8 +52,6 @@ model = "virtual"
 DAY, MONTH = (find_period(kind, int(time.time() // 86_400))[0] for kind in ("day", "month"))
 MONEY, TOKENS = f"total/money/{DAY}", f"client=alice/model=virtual/tokens/{MONTH}"
 
-Change = Callable[[CapAccount], CapAccount]
-
 
 def write_config(folder: Path, store: str = "accounts.sqlite") -> Path:
     path = folder / "gateway.toml"
@@ -62,43 +59,46 @@ def write_config(folder: Path, store: str = "accounts.sqlite") -> Path:
     return path
 
 
-async def store(register: Register, key: str, change: Change) -> None:
-    def write(reading: Reading) -> tuple[str, None]:
-        return change(CapAccount(server=reading.server)).to_json(), None
-
-    await update(register, key, write)
-
-
-def write_accounts(folder: Path, accounts: dict[str, Change]) -> None:
+def write_values(folder: Path, values: dict[str, str]) -> None:
     async def write() -> None:
         register = SqliteRegister(folder / "accounts.sqlite")
-        for key, change in accounts.items():
-            await store(register, key, change)
+        for key, text in values.items():
+            await update(register, key, lambda _, text=text: (text, None))  # type: ignore[misc]
         await register.close()
 
     asyncio.run(write())
 
 
-def with_entries(**entries: Entry) -> Change:
-    return lambda account: account.merge(entries)
+def account(**entries: Entry) -> str:
+    return CapAccount(entries).to_json()
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     now = time.time()
-    write_accounts(
+    accounts = {
+        MONEY: account(
+            a=Entry(5 * NANO, NANO, 2 * NANO), b=Entry(3 * NANO, 0, 0), operator=Entry(1, 0, 1)
+        ),
+        TOKENS: account(a=Entry(100, 20, 60)),
+        "total/money/2020-02-29": account(a=Entry(7 * NANO, 0, 7 * NANO)),
+        "served/model=virtual/samples/all": account(a=Entry(99, 0, 55)),
+        "audits/model=virtual/samples/all": account(a=Entry(4, 0, 3)),
+        "total/samples/all": account(a=Entry(4, 0, 3)),
+    }
+    replicas = {
+        "a": Presence(now, "s", has_left=False),
+        "b": Presence(now - 3600, "s", has_left=False),
+        "c": Presence(now, "s", has_left=True),
+    }
+    recovery = Recovery("s", now, False, 0.0, True, {})
+    write_values(
         tmp_path,
         {
-            KEY_PREFIX + MONEY: with_entries(
-                a=Entry(5 * NANO, NANO, 2 * NANO), b=Entry(3 * NANO, 0, 0), operator=Entry(1, 0, 1)
-            ),
-            KEY_PREFIX + TOKENS: with_entries(a=Entry(100, 20, 60)),
-            KEY_PREFIX + "total/money/2020-02-29": with_entries(a=Entry(7 * NANO, 0, 7 * NANO)),
-            KEY_PREFIX + "served/model=virtual/samples/all": with_entries(a=Entry(99, 0, 55)),
-            KEY_PREFIX + "audits/model=virtual/samples/all": with_entries(a=Entry(4, 0, 3)),
-            KEY_PREFIX + "total/samples/all": with_entries(a=Entry(4, 0, 3)),
-            REPLICAS: with_entries(a=Entry(seen_at=now), b=Entry(seen_at=now - 3600)),
-            "pacing/virtual/samples": lambda account: account,
+            **{CAPS + name: text for name, text in accounts.items()},
+            **{REPLICAS + name: json.dumps(one) for name, one in replicas.items()},
+            RECOVERY: json.dumps(recovery),
+            "pacing/virtual/samples": "of no cap",
         },
     )
     return write_config(tmp_path)
@@ -118,8 +118,6 @@ def test_accounts_are_listed_in_their_unit(config: Path) -> None:
         "spent": pytest.approx(2.0),
         "held": pytest.approx(7.0),
         "replicas": 2,
-        "status": "complete",
-        "waiting_for": [],
     }
     values = {name: (row["limit"], row["spent"], row["held"]) for name, row in rows.items()}
     assert values[TOKENS] == (500, 60, 80)
@@ -143,7 +141,7 @@ def test_an_operator_can_only_raise_what_was_spent(config: Path) -> None:
 
 
 def test_an_account_that_is_lost_can_be_set(tmp_path: Path) -> None:
-    write_accounts(tmp_path, {REPLICAS: with_entries()})
+    write_values(tmp_path, {"pacing/virtual/samples": "of no cap"})
     found = list_caps(write_config(tmp_path), set_spent=(TOKENS, 40.2))["accounts"]
     assert [(row["name"], row["spent"], row["replicas"]) for row in found] == [(TOKENS, 41, 0)]
 
@@ -174,52 +172,49 @@ def test_a_gateway_that_never_ran_has_no_accounts(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["gateway.toml"]
 
 
-def test_a_recovery_names_the_replicas_that_it_waits_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_recovery_names_the_replicas_that_it_waits_for(tmp_path: Path, is_complete: bool) -> None:  # noqa: FBT001
     now = time.time()
-    entries = {"a": Entry(5, 0, 5, now), "b": Entry(5, 0, 5, now), "c": Entry(1, 0, 1, now - 60)}
+    replicas = {
+        "has reported": Presence(now, "new", has_left=False),
+        "runs": Presence(now - 1, "old", has_left=False),
+        "was killed": Presence(now - 70, "old", has_left=False),
+        "has left": Presence(now - 1, "old", has_left=True),
+        "was gone before": Presence(now - 90, "old", has_left=False),
+    }
+    recovery = Recovery("new", now - 20, True, now - 20, is_complete, {})
+    written = {REPLICAS + name: json.dumps(one) for name, one in replicas.items()}
+    write_values(tmp_path, {**written, RECOVERY: json.dumps(recovery)})
+    names = [] if is_complete else ["runs", "was killed"]
+    assert list_caps(write_config(tmp_path))["replicas"] == {
+        "running": 2,
+        "status": "complete" if is_complete else "recovering",
+        "waiting_for": names,
+    }
 
-    def recover(account: CapAccount) -> CapAccount:
-        recovery = Recovery(now, account.server, frozenset({"a"}), now)
-        return replace(account.merge(entries), server="lost", recovery=recovery)
 
-    def restart(account: CapAccount) -> CapAccount:
-        return replace(account.merge(entries), server="lost")
-
-    write_accounts(tmp_path, {KEY_PREFIX + TOKENS: recover, REPLICAS: restart})
-    found = list_caps(write_config(tmp_path))
-    assert found["replicas"] == {"running": 2, "status": "recovering", "waiting_for": ["a", "b"]}
-    (row,) = found["accounts"]
-    assert (row["status"], row["waiting_for"]) == ("recovering", ["b"])
-
-
-def test_an_operator_ends_a_recovery_that_waits_for_a_lost_replica(tmp_path: Path) -> None:
+def test_what_an_operator_sets_counts_for_replicas(tmp_path: Path) -> None:
     counter = Counter(TOKENS, "tokens", 500)
     charge: Charge = {"samples": 1, "tokens": 50, "money": 0}
+    config = write_config(tmp_path)
 
-    def lose(account: CapAccount) -> CapAccount:
-        recovery = Recovery(time.time() - 5, account.server, lost_at=time.time() - 5)
-        lost = {"lost": Entry(seen_at=time.time() - 5)}
-        return replace(account.merge(lost), server="old", recovery=recovery)
-
-    async def spend() -> None:
+    async def spend() -> dict[str, object]:
         register = SqliteRegister(tmp_path / "accounts.sqlite")
         meter = Meter(register, ReplicaFile.open(tmp_path / "replicas"))
-        await meter.start(wait=False)
+        await meter.start()
         try:
             (await meter.reserve([counter], charge)).settle(charge)
+            return dict((await asyncio.to_thread(list_caps, config))["replicas"])
         finally:
             await meter.close()
             await register.close()
 
-    write_accounts(tmp_path, {REPLICAS: lose})
-    with pytest.raises(CapReached):
-        asyncio.run(spend())
-    config = write_config(tmp_path)
-    assert list_caps(config)["replicas"]["waiting_for"] == ["lost"]
-    (row,) = list_caps(config, set_spent=(TOKENS, 400.0))["accounts"]
-    assert row["status"] == "complete"
+    write_values(tmp_path, {"pacing/virtual/samples": "of no cap"})
+    list_caps(config, set_spent=(TOKENS, 400.0))
     for _ in range(2):
-        asyncio.run(spend())
+        running = {"running": 1, "status": "complete", "waiting_for": []}
+        assert asyncio.run(spend()) == running
+        assert list_caps(config)["replicas"] == {**running, "running": 0}
     (row,) = list_caps(config)["accounts"]
     assert (row["spent"], row["limit"]) == (500, 500)
     with pytest.raises(CapReached):

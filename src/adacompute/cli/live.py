@@ -28,6 +28,7 @@ from adacompute.cli.output import (
     format_value,
     print_columns,
     print_rows,
+    print_text,
     print_values,
     progress,
     show,
@@ -123,7 +124,7 @@ def serve(*, check: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN40
     "--set-spent",
     type=(str, float),
     metavar="NAME AMOUNT",
-    help="Say that at least this was spent, and stop waiting for lost replicas.",
+    help="Say that at least this was spent, for example after all data were lost.",
 )
 @common
 def caps(
@@ -214,17 +215,38 @@ def _print_serving(result: Result) -> None:
         for row in result["models"]
     ]
     print_columns("Models", rows)
+    if not result["caps"]:
+        return
+    rows = [
+        {
+            "Cap": row["whose"],
+            "Amount": format_amount(row["amount"], row["unit"]),
+            "Period": row["period"],
+            "Kept by a lost worker": f"at most {format_amount(row['max_stranded'], row['unit'])}",
+        }
+        for row in result["caps"]
+    ]
+    print_rows("Caps", rows)
+    print_text(
+        "A worker that disappears keeps its lease, about 30 seconds of its traffic, until the "
+        "period ends. If the account store and all gateways that used it are lost together, caps "
+        "count from zero: correct that with adacompute caps --set-spent."
+    )
+    if result["store_problem"] is not None:
+        print_text(f"Account store: {result['store_problem']}")
 
 
 def _print_caps(result: Result) -> None:
-    """Print the accounts of caps, one row per account."""
-    replicas = result["replicas"]
+    """Print the state of the store, and the accounts of caps, one row per account."""
+    replicas, status = result["replicas"], str(result["replicas"]["status"])
+    if names := ", ".join(name[:8] for name in replicas["waiting_for"]):
+        status += f": waits for {names}"
     print_values(
         "Store of accounts",
         {
             "Store": result["store"],
             "Running replicas": replicas["running"],
-            "Status": _format_status(replicas),
+            "Status": status,
         },
     )
     if not result["accounts"]:
@@ -236,14 +258,7 @@ def _print_caps(result: Result) -> None:
             "Spent": row["spent"],
             "Held": row["held"],
             "Replicas": row["replicas"],
-            "Status": _format_status(row),
         }
         for row in result["accounts"]
     ]
     print_rows("Accounts", rows)
-
-
-def _format_status(row: Result) -> str:
-    """Return a status, with the replicas that it waits for."""
-    names = ", ".join(name[:8] for name in row["waiting_for"])
-    return f"{row['status']}: waits for {names}" if names else str(row["status"])

@@ -7,6 +7,7 @@ old format.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from adacompute.collection.store import CollectionStore
 from adacompute.core.errors import DataError
 from adacompute.core.types import MAX_LEVEL
 from adacompute.models.messages import Sample
-from adacompute.spending.accounts import CapAccount
 from adacompute.storage.paid_samples import LOST, SCORE, Payment, has_segments, write_segment
 
 LEDGER = "ledger.sqlite"
@@ -92,9 +92,13 @@ def _read(database: sqlite3.Connection, store: CollectionStore) -> list[Payment]
 
 
 def _read_held(database: sqlite3.Connection) -> int:
-    """Return what counted against the maximum cost, which processes held when they were killed."""
+    """Return what counted against the maximum cost, which processes held when they were killed.
+
+    An account has entries that begin with what was granted and what was given back.
+    """
     try:
         rows = database.execute("SELECT value FROM register").fetchall()
     except sqlite3.OperationalError:  # a run without prices has no account
         return 0
-    return sum(CapAccount.from_json(value).held for (value,) in rows)
+    entries = [one for (value,) in rows for one in dict(json.loads(value)["entries"]).values()]
+    return sum(int(granted) - int(returned) for granted, returned, *_ in entries)

@@ -35,7 +35,7 @@ def make_admin_pages(supervisor: Supervisor) -> Any:  # noqa: ANN401 - Starlette
         return Page(OK if is_healthy else UNAVAILABLE, document)
 
     async def ready(_: object) -> Page:
-        return ready_page(supervisor.state, supervisor.config.models)
+        return ready_page(supervisor.state, supervisor.config.models, supervisor.store)
 
     async def metrics(_: object) -> Page:
         # A worker that answers has shown everything that it counted.

@@ -87,7 +87,7 @@ def _operator_pages(gateway: Gateway) -> dict[str, Callable[[str | None], Awaita
         return Page(200, {"status": "ok"})
 
     async def ready(_: object) -> Page:
-        return ready_page(gateway.state, gateway.models)
+        return ready_page(gateway.state, gateway.models, gateway.store)
 
     async def metrics(_: object) -> Page:
         return metrics_page(gateway.account.metrics)

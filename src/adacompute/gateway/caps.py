@@ -71,6 +71,11 @@ class CapConfig:
         """Whether the charge of a call is known only if its output is limited."""
         return self.unit != "samples"
 
+    @property
+    def is_of_all(self) -> bool:
+        """Whether all requests count against this cap, or one like it."""
+        return self.client in {None, EACH} and self.model in {None, EACH}
+
     def counter(self, client: str, model: str, now: float) -> Counter | None:
         """Return the counter of a call now; None if the call does not count."""
         if self.client not in {None, EACH, client} or self.model not in {None, EACH, model}:
@@ -78,8 +83,8 @@ class CapConfig:
         whose = "total" if self.client is None else f"client={client}"
         what = "" if self.model is None else f"/model={model}"
         unit: Unit = self.unit  # type: ignore[assignment]  # checked above
-        period, ends_at = find_period(self.period, int(now // DAY_S))
-        return Counter(f"{whose}{what}/{self.unit}/{period}", unit, self.limit, ends_at)
+        period, *times = find_period(self.period, int(now // DAY_S))
+        return Counter(f"{whose}{what}/{self.unit}/{period}", unit, self.limit, *times)
 
 
 class NotPriced(ModelError):  # noqa: N818 - it names the state, not a fault
@@ -102,8 +107,8 @@ def check_caps(config: Config) -> None:
         names = config.models if cap.model in {None, EACH} else [cap.model]
         unlimited = [one for one in names if config.models[one].max_output_tokens is None]
         is_bounded = config.max_output_tokens is not None
-        is_of_all = cap.model in {None, EACH}  # forwarded requests count too
-        if cap.needs_output_limit and not is_bounded and (unlimited or is_of_all):
+        is_of_any = cap.model in {None, EACH}  # forwarded requests count too
+        if cap.needs_output_limit and not is_bounded and (unlimited or is_of_any):
             raise ConfigError(
                 f"a cap in {cap.unit} needs max_output_tokens: without it, a sample can be of any "
                 "length, and only samples can be capped"
@@ -111,19 +116,19 @@ def check_caps(config: Config) -> None:
 
 
 @lru_cache(maxsize=64)
-def find_period(period: str, day: int) -> tuple[str, float]:
-    """Return the name of a period and its end, by the number of a day since 1970.
+def find_period(period: str, day: int) -> tuple[str, float, float]:
+    """Return the name of a period, its end and its start, by the number of a day since 1970.
 
     >>> find_period("month", 20_773)
-    ('2026-11', 1796083200.0)
+    ('2026-11', 1796083200.0, 1793491200.0)
     """
     now = time.gmtime(day * DAY_S)
     if period == "day":
-        return time.strftime("%Y-%m-%d", now), float((day + 1) * DAY_S)
+        return time.strftime("%Y-%m-%d", now), float((day + 1) * DAY_S), float(day * DAY_S)
     if period == "month":
-        n_days = calendar.monthrange(now.tm_year, now.tm_mon)[1]
-        return time.strftime("%Y-%m", now), float((day + 1 + n_days - now.tm_mday) * DAY_S)
-    return "all", math.inf
+        n_days, first = calendar.monthrange(now.tm_year, now.tm_mon)[1], day + 1 - now.tm_mday
+        return time.strftime("%Y-%m", now), float((first + n_days) * DAY_S), float(first * DAY_S)
+    return "all", math.inf, -math.inf
 
 
 class Caps:

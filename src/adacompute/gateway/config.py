@@ -32,6 +32,8 @@ from adacompute.models.body import MAX_ELEMENTS
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
+from adacompute.spending.leases import LEASE_S
+from adacompute.spending.peers import RECOVERY_S
 from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register
 from adacompute.spending.sqlite_register import SqliteRegister
@@ -60,6 +62,8 @@ _POSITIVE = (
     "max_attempts",
     "drain_s",
     "sse_keepalive_s",
+    "lease_s",
+    "recovery_s",
 )
 
 ACCOUNTS = "accounts.sqlite"
@@ -164,6 +168,12 @@ class Config:
     account_store: str | None = field(default=None, repr=False)
     """Where workers and hosts share what was spent: a file, or ``redis://…``. Default:
     ``accounts.sqlite`` in the directory of the account of calls."""
+    lease_s: float = LEASE_S
+    """How long capped requests are served while the account store does not answer, at the recent
+    rate of their clients."""
+    recovery_s: float = RECOVERY_S
+    """How long nothing is granted if the account store has lost data and a worker does not report
+    what it has leased; then that counts as spent."""
     caps: Sequence[CapConfig] = ()
     """Limits on what is spent per day, per month or altogether: see below."""
     when_spent: str = "reject"

@@ -179,7 +179,14 @@ class Gateway:
             return "upstream failing"
         if any(voting.engine.lacks_logprobs for voting in self._voting.values()):
             return "upstream returns no log-probabilities"
+        if self._spending.refuses_all:
+            return f"account store {self.store}"
         return READY if self._probing is None or self._probing.done() else "probing"
+
+    @property
+    def store(self) -> str:
+        """What is wrong with the account store; empty if nothing is."""
+        return str(self._spending.store)
 
     def _start_probe(self) -> None:
         """Probe, in the background, upstreams of which nothing is known."""

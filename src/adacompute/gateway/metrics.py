@@ -112,6 +112,12 @@ CAP_GAUGES: Mapping[str, tuple[str, Literal["mostrecent", "livesum"]]] = {
     "cap_lease_left": ("What is left of the leases of this host.", "livesum"),
     "cap_reserved": ("Reserved for calls in progress on this host.", "livesum"),
 }
+STORE_GAUGES: Mapping[str, str] = {
+    "store_unreachable_since_seconds": "Unix time since when the store of caps does not answer; 0 "
+    "if it does.",
+    "store_recovering_until_seconds": "Unix time until when, at the latest, the store of caps "
+    "waits for replicas after a restart; 0 if it does not.",
+}
 MEANS: Final = ("request_cost_mean", "feature_drift", "agreement_drift")
 """Gauges that are means over the last requests, of all workers together."""
 
@@ -149,6 +155,10 @@ class Metrics:
         self._cap_gauges = {
             name: prometheus.Gauge(PREFIX + name, text, ("cap",), multiprocess_mode=mode, **own)
             for name, (text, mode) in CAP_GAUGES.items()
+        }
+        self._store_gauges = {
+            name: prometheus.Gauge(PREFIX + name, text, multiprocess_mode="livemax", **own)
+            for name, text in STORE_GAUGES.items()
         }
         self._windows = {
             name: prometheus.Gauge(
@@ -193,6 +203,10 @@ class Metrics:
     def set_cap(self, name: str, cap: str, value: float) -> None:
         """Set a gauge of a cap."""
         self._cap_gauges[name].labels(cap).set(value)
+
+    def set_store(self, name: str, at: float) -> None:
+        """Set a gauge of the store of caps."""
+        self._store_gauges[name].set(at)
 
     def set_mean(self, name: str, model: str, values: Collection[float]) -> None:
         """Set a gauge to the mean of values, and of those of all other processes."""

@@ -33,9 +33,10 @@ class Page:
     media_type: str = "application/json"
 
 
-def ready_page(state: str, models: Iterable[str]) -> Page:
-    """Say whether requests can be served, and for which models."""
-    return Page(200 if state == READY else 503, {"status": state, "models": list(models)})
+def ready_page(state: str, models: Iterable[str], store: str) -> Page:
+    """Say whether requests can be served, for which models, and what is wrong with the store."""
+    content = {"status": state, "models": list(models), "store": store or "ok"}
+    return Page(200 if state == READY else 503, content)
 
 
 def metrics_page(metrics: Metrics) -> Page:

@@ -12,6 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.gateway.caps import SERVED, Caps
@@ -21,9 +22,9 @@ from adacompute.gateway.logs import log
 from adacompute.gateway.metrics import Metrics
 from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.spending.counters import Counter
-from adacompute.spending.meter import Meter
-from adacompute.spending.registers import MemoryRegister, Register, RegisterError
-from adacompute.spending.replica_file import MAX_FILES, ReplicaFile
+from adacompute.spending.meter import Meter, StoreState
+from adacompute.spending.registers import Register, RegisterError
+from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.shared_pacing import SharedPacer
 
 EXCHANGE_S = 0.2
@@ -31,6 +32,10 @@ EXCHANGE_S = 0.2
 
 WARN_S = 60.0
 """Least time between two warnings that counts cannot be exchanged."""
+
+REFUSED_S = 5.0
+"""A process that served nothing for so long, and refused requests because of the store, is not
+ready."""
 
 REPLICAS = "replicas"
 """Name of the directory with the files of replicas, beside the file of accounts."""
@@ -49,8 +54,8 @@ class Spending:
         self._config = config
         self._models = models
         self._metrics = metrics
-        self._register: Register = register or MemoryRegister()
-        self._is_alone = register is None
+        self._has_caps = bool(config.caps) or any(one.audit_share for one in models)
+        self._register = config.open_register() if register is None and self._has_caps else register
         self._pacers: list[SharedPacer] = []
         self._file: ReplicaFile | None = None
         self._exchanging: asyncio.Task[None] | None = None
@@ -60,27 +65,33 @@ class Spending:
 
     async def open(self) -> None:
         """Open the file of this replica and start the meter, if either is needed."""
-        has_caps = bool(self._config.caps) or any(one.audit_share for one in self._models)
-        if self._is_alone and not has_caps:
+        config, register = self._config, self._register
+        if register is None:
             return
-        config = self._config
         file_of_accounts = config.account_file or config.calls.directory_for(config.port) / ACCOUNTS
         directory = file_of_accounts.parent / REPLICAS
         try:
-            file = ReplicaFile.open(directory, max_files=1 if self._is_alone else MAX_FILES)
+            file = ReplicaFile.open(directory)
         except (OSError, AdaComputeError) as error:
-            if has_caps:
+            if self._has_caps:
                 raise ConfigError(
                     f"caps and audits need a directory that can be written and is free: {error}"
                 ) from None
             log(logging.WARNING, "the counts of this process start anew", error=str(error))
             return
         self.replica = file.replica
-        if not has_caps:
+        if not self._has_caps:
             self._file = file
             return
-        meter = Meter(self._register, file, on_overrun=self._on_overrun)
+        meter = Meter(
+            register,
+            file,
+            lease_s=config.lease_s,
+            recovery_s=config.recovery_s,
+            on_overrun=self._on_overrun,
+        )
         await meter.start()
+        await self._check_store(register)
         shares = {one.name: one.audit_max_share for one in self._models if one.audit_share}
         self.caps = Caps(self._config.caps, meter, shares)
 
@@ -101,9 +112,28 @@ class Spending:
         if self._file is not None:
             self._file.close()
         try:
-            await self._register.close()
+            if self._register is not None:
+                await self._register.close()
         except RegisterError as error:
             log(logging.WARNING, "the register cannot be closed", error=str(error))
+
+    @property
+    def store(self) -> StoreState:
+        """Whether the store of caps answers and grants leases."""
+        return StoreState() if self.caps is None else self.caps.meter.store
+
+    @property
+    def refuses_all(self) -> bool:
+        """Whether requests are refused because of the store, none is served, and all have a cap."""
+        since, store = time.time() - REFUSED_S, self.store
+        is_refusing = store.refused_at > since > store.served_at
+        return is_refusing and any(cap.is_of_all for cap in self._config.caps)
+
+    async def _check_store(self, register: Register) -> None:
+        """Warn if a crash of the store would lose what was spent."""
+        with suppress(RegisterError):  # the meter reports that
+            if (problem := await register.check()) is not None:
+                log(logging.WARNING, problem)
 
     def _on_overrun(self, counter: Counter, amount: int) -> None:
         """Report a call that used more than the most that it could use."""
@@ -122,9 +152,11 @@ class Spending:
             self._show_caps()
 
     async def _exchange(self) -> None:
+        if (register := self._register) is None:
+            return
         for pacer in self._pacers:
             try:
-                await pacer.exchange(self._register)
+                await pacer.exchange(register)
             except RegisterError as error:
                 if time.monotonic() - self._warned_at >= WARN_S:
                     self._warned_at = time.monotonic()
@@ -133,7 +165,12 @@ class Spending:
                 return
 
     def _show_caps(self) -> None:
-        """Show what is known of all caps."""
+        """Show what is known of the store and of all caps."""
+        for name, at in {
+            "store_unreachable_since_seconds": self.store.unreachable_since,
+            "store_recovering_until_seconds": self.store.recovering_until,
+        }.items():
+            self._metrics.set_store(name, at or 0.0)
         for usage in () if self.caps is None else self.caps.usage():
             cap, scale = usage.counter.cap, usage.counter.scale
             if cap.startswith(SERVED):

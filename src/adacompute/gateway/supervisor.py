@@ -181,6 +181,11 @@ class Supervisor:
         return READY if READY in states else next(iter(states), "starting")
 
     @property
+    def store(self) -> str:
+        """What is wrong with the account store, according to the first worker that says so."""
+        return next((one.store for one in self.workers if one.store), "")
+
+    @property
     def workers(self) -> list[WorkerProcess]:
         """The workers that take new requests."""
         return list(self._generations[-1].workers.values()) if self._generations else []

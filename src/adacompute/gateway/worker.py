@@ -92,13 +92,17 @@ class Worker:
             await asyncio.wait(tasks)
 
     def _report_start(self) -> None:
-        self._channel.send(event="started", state=self._gateway.state)
+        self._channel.send(event="started", **self._state())
 
     async def _report_state(self) -> None:
         while True:
             await asyncio.sleep(STATE_INTERVAL_S)
             self._gateway.account.metrics.flush()
-            self._channel.send(event="state", state=self._gateway.state)
+            self._channel.send(event="state", **self._state())
+
+    def _state(self) -> dict[str, str]:
+        """What the supervisor shows of this worker."""
+        return {"state": self._gateway.state, "store": self._gateway.store}
 
     async def _obey(self) -> None:
         """Answer pings, and stop on command."""
@@ -106,7 +110,7 @@ class Worker:
             match message["command"]:
                 case "ping":
                     self._gateway.account.metrics.flush()
-                    self._channel.send(event="pong", state=self._gateway.state)
+                    self._channel.send(event="pong", **self._state())
                 case "retire":  # a new configuration: what has begun ends, however long it takes
                     self._gateway.connection_limits.idle_linger_s = LINGER_S
                     self._gateway.stop_by = None

@@ -23,14 +23,15 @@ PING_TIMEOUT_S = 5.0
 class WorkerProcess:
     """One running worker.
 
-    ``state`` is what it reported last: "starting", or a state of the gateway. ``messages`` are for
-    the operator, and known once it has started.
+    ``state`` is what it reported last: "starting", or a state of the gateway. ``store`` is what is
+    wrong with the account store. ``messages`` are for the operator, and known once it has started.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, channel: Channel) -> None:
         self._process = process
         self._channel = channel
         self.state = "starting"
+        self.store = ""
         self.messages: list[str] = []
         self.seen_at = time.monotonic()
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -118,6 +119,7 @@ class WorkerProcess:
             while (message := await self._channel.receive()) is not None:
                 self.seen_at = time.monotonic()
                 self.state = message.get("state", self.state)
+                self.store = message.get("store", self.store)
                 handlers[message["event"]](message)
         finally:
             self.state = "ended"

@@ -8,56 +8,66 @@ and entries from several copies of the account are merged by their maximum.
 Everything that a replica was granted and did not give back counts as spent. So the amounts of all
 entries together never exceed the cap, and a replica that dies takes its lease with it.
 
-A server that keeps the account may lose it: it restarts empty or from an old copy, or another
-server takes over. This shows in its identity, or in a number of grants below one that a replica has
-seen. Then nothing is granted until every replica that was alive has sent its copy, or until the
-operator says how much was spent. A cap can be exceeded only if the server loses data and a replica
-dies with a lease that is in no copy of the account that another replica has. This module does no
-I/O; time is an argument.
+All replicas keep copies of all accounts, at most ``COPY_S`` old. A replica is granted at most what
+the copies of others already say that it may be granted: its ceiling. So if the store loses its data
+and the replica disappears, the others still know a bound on what it holds, and count that. This
+module does no I/O; time is an argument.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from adacompute.core.errors import DataError
 
-RECOVERY_S = 3.0
-"""Least duration of a recovery: replicas send their copy once per second."""
+COPY_S = 1.5
+"""Maximum age of a replica's copies of the accounts: it reads changes twice per second."""
 
-ALIVE_S = 10.0
-"""A replica that sent nothing for so long before the account was lost is not waited for."""
+ALIVE_S = 60.0
+"""A replica that was not seen for so long is gone."""
 
-MAX_OUTAGE_S = 3600.0
-"""For so long without a server, replicas that died meanwhile with open leases are waited for."""
+LEASE_SHARE = 4
+"""All leases together are granted at most one part in so many of what is left of a cap."""
+
+CEILING_SHARE = 16
+"""A first ceiling, before others know that a replica uses a cap, is one part in so many of it."""
+
+CEILING_CALLS = 32
+"""A ceiling is at least so many calls above what is granted, however little is left of a cap."""
+
+MAX_AMOUNT = 2**63
+"""Amounts are less than this, so that they fit in a replica file."""
 
 OPERATOR = "operator"
 """Name of the entry that an operator sets."""
 
-Status = Literal["granted", "refused", "recovering"]
+Status = Literal["granted", "refused", "waiting"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What one replica was granted, gave back and spent, in total, and when it last said so."""
+    """What one replica was granted, gave back and spent, in total, and its ceiling.
+
+    ``next_ceiling`` takes the place of ``ceiling`` once all copies contain it: ``COPY_S`` after
+    ``raised_at``.
+    """
 
     granted: int = 0
     returned: int = 0
     spent: int = 0
-    seen_at: float = 0.0
+    ceiling: int = 0
+    next_ceiling: int = 0
+    raised_at: float = 0.0
 
     @property
     def held(self) -> int:
         """What counts against the cap."""
         return self.granted - self.returned
-
-    @property
-    def may_be_open(self) -> bool:
-        """Whether the replica may spend more: under a lease, or under one that is not known."""
-        return self.held > self.spent or self.granted == 0
 
     def merge(self, other: Entry) -> Entry:
         """Return the later of two entries of one replica."""
@@ -65,66 +75,41 @@ class Entry:
             max(self.granted, other.granted),
             max(self.returned, other.returned),
             max(self.spent, other.spent),
-            max(self.seen_at, other.seen_at),
+            max(self.ceiling, other.ceiling),
+            max(self.next_ceiling, other.next_ceiling),
+            max(self.raised_at, other.raised_at),
         )
 
+    def raise_ceiling(self, room: int, now: float) -> Entry:
+        """Announce a ceiling that is ``room`` above what is granted, if all know the last one."""
+        if self.next_ceiling > self.ceiling and abs(now - self.raised_at) < COPY_S:
+            return self
+        ceiling = max(self.next_ceiling, self.granted + room)
+        return replace(
+            self, ceiling=self.next_ceiling, next_ceiling=ceiling, raised_at=round(now, 3)
+        )
 
-@dataclass(frozen=True)
-class Recovery:
-    """When and on which server an account was found to be lost, and who sent a copy since.
-
-    ``lost_at`` is when the first of several recoveries began, if none of those before has ended.
-    """
-
-    started_at: float
-    server: str
-    confirmed: frozenset[str] = frozenset()
-    lost_at: float = 0.0
+    def count_ceiling(self) -> Entry:
+        """Count as granted what may have been granted; the replica gives it back if it returns."""
+        return replace(self, granted=max(self.granted, self.next_ceiling))
 
 
 @dataclass(frozen=True)
 class CapAccount:
-    """The entries of one cap.
-
-    ``number`` grows with every grant. ``server`` is the identity of the server under which the
-    account is known to be complete.
-    """
+    """The entries of one cap, and its limit when a lease was granted last."""
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
-    number: int = 0
-    server: str = ""
-    recovery: Recovery | None = None
+    limit: int = 0
 
-    @property
+    @cached_property
     def held(self) -> int:
         """What counts against the cap: everything that was spent or leased."""
         return sum([entry.granted - entry.returned for entry in self.entries.values()])
 
-    @property
+    @cached_property
     def spent(self) -> int:
         """What replicas said that they spent."""
-        return sum(entry.spent for entry in self.entries.values())
-
-    @property
-    def missing(self) -> frozenset[str]:
-        """Replicas whose copy a recovery waits for: those that were alive.
-
-        A replica was alive if it sent something shortly before the loss was found. While the
-        server was gone nobody could send anything, so for replicas that may have open leases the
-        time of the last message of any replica counts instead. In the account without amounts,
-        every replica may have some.
-        """
-        if self.recovery is None:
-            return frozenset()
-        lost_at = self.recovery.lost_at
-        last = max((entry.seen_at for entry in self.entries.values()), default=0.0)
-        oldest = max(min(last, lost_at) - ALIVE_S, lost_at - MAX_OUTAGE_S)
-        waits = {
-            name
-            for name, entry in self.entries.items()
-            if entry.seen_at >= (oldest if entry.may_be_open else lost_at - ALIVE_S)
-        }
-        return frozenset(waits - self.recovery.confirmed - {OPERATOR})
+        return sum([entry.spent for entry in self.entries.values()])
 
     def merge(self, entries: Mapping[str, Entry]) -> CapAccount:
         """Return the account with other entries merged into it."""
@@ -133,46 +118,49 @@ class CapAccount:
             merged[name] = merged[name].merge(entry) if name in merged else entry
         return replace(self, entries=merged)
 
+    def contains(self, other: CapAccount) -> bool:
+        """Whether every grant and ceiling of another copy is in this one."""
+        nothing = Entry()
+        pairs = ((entry, self.entries.get(name, nothing)) for name, entry in other.entries.items())
+        return all(
+            entry.granted <= stored.granted and entry.next_ceiling <= stored.next_ceiling
+            for entry, stored in pairs
+        )
+
+    def count_silent(self, silent: Iterable[str]) -> CapAccount:
+        """Count what replicas may hold that do not report what they hold.
+
+        One without an entry may have begun to use the cap just before.
+        """
+        first = Entry(next_ceiling=self.limit // CEILING_SHARE)
+        return self.merge({name: self.entries.get(name, first).count_ceiling() for name in silent})
+
+    def set_spent(self, spent: int) -> CapAccount:
+        """Return an account in which at least ``spent`` is spent; leases count in addition."""
+        more = max(0, spent - self.spent)
+        before = self.entries.get(OPERATOR, Entry())
+        entry = Entry(before.granted + more, before.returned, before.spent + more)
+        return self.merge({OPERATOR: entry})
+
     def to_json(self) -> str:
         """Write the account as a line of JSON."""
-        entries = {
-            name: [one.granted, one.returned, one.spent, round(one.seen_at, 3)]
-            for name, one in self.entries.items()
-        }
-        found: dict[str, object] = {
-            "entries": entries,
-            "number": self.number,
-            "server": self.server,
-        }
-        if self.recovery is not None:
-            recovery = self.recovery
-            confirmed = sorted(recovery.confirmed)
-            times = recovery.started_at, recovery.lost_at
-            found["recovery"] = [*times, recovery.server, *confirmed]
-        return json.dumps(found, separators=(",", ":"))
+        entries = {name: list(vars(one).values()) for name, one in self.entries.items()}
+        return json.dumps({"entries": entries, "limit": self.limit}, separators=(",", ":"))
 
     @staticmethod
-    def from_json(text: str) -> CapAccount:
-        """Read an account; DataError if the text is none."""
-        try:
-            found = json.loads(text)
-            return CapAccount(
-                {name: _read_entry(*numbers) for name, numbers in found["entries"].items()},
-                int(found["number"]),
-                str(found["server"]),
-                _read_recovery(*found["recovery"]) if "recovery" in found else None,
-            )
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise DataError(f"an account of a cap cannot be read: {error}") from None
+    def from_json(text: str | None) -> CapAccount:
+        """Read an account, an empty one without a text; DataError if the text is none."""
+        return CapAccount() if text is None else _read_account(text)
 
 
 @dataclass(frozen=True)
 class LeaseRequest:
-    """What a replica sends: its own entry, what it has seen, and what it needs.
+    """What a replica sends: its own entry, who else there is, and what it needs.
 
-    ``minimum`` is the least that is of use; 0 asks for nothing. ``wanted`` is what it would like.
-    ``known`` is its copy of the account, None if it has none, and ``server`` the last server under
-    which it saw a complete account of any cap.
+    ``minimum`` is the least that is of use; 0 asks for nothing. ``wanted`` is what it would like,
+    and ``largest`` the maximum of its recent calls. ``n_replicas`` is the number of replicas that
+    run. ``silent`` are those that did not report when the server had restarted: they may have used
+    a cap that nobody else knows.
     """
 
     replica: str
@@ -180,8 +168,9 @@ class LeaseRequest:
     limit: int
     minimum: int = 0
     wanted: int = 0
-    known: CapAccount | None = None
-    server: str = ""
+    largest: int = 0
+    n_replicas: int = 1
+    silent: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -193,113 +182,62 @@ class LeaseReply:
     amount: int = 0
 
 
-def exchange(
-    stored: CapAccount | None,
-    request: LeaseRequest,
-    *,
-    server: str,
-    now: float,
-    recovery_s: float = RECOVERY_S,
-) -> LeaseReply:
+def exchange(stored: CapAccount, request: LeaseRequest, *, now: float) -> LeaseReply:
     """Merge what a replica sent into the stored account, and grant a lease if it asks for one.
 
-    ``server`` and ``now`` are the identity and the clock of the server that keeps the account, and
-    ``recovery_s`` is how long a recovery takes at least.
+    ``now`` is the clock of the server that keeps the account.
 
-    >>> request = LeaseRequest("a", Entry(), limit=10, minimum=4, wanted=6, server="s")
-    >>> reply = exchange(None, request, server="s", now=0.0)
+    >>> request = LeaseRequest("a", Entry(), limit=40, minimum=4, wanted=20)
+    >>> reply = exchange(CapAccount(), request, now=0.0)
     >>> reply.status, reply.amount, reply.account.held
-    ('granted', 5, 5)
+    ('granted', 10, 10)
     """
-    account = _recover(stored, request, server, now, recovery_s)
-    if account.recovery is not None:
-        return LeaseReply(account, "recovering")
-    account = account.merge({request.replica: replace(request.entry, seen_at=now)})
-    free = request.limit - account.held
-    if request.minimum > free:
-        return LeaseReply(account, "refused")
-    if request.minimum == 0:
-        return LeaseReply(account, "granted")
-    amount = max(request.minimum, min(request.wanted, free // (2 * _n_alive(account, now))))
-    entry = account.entries[request.replica]
-    granted = replace(entry, granted=entry.granted + amount)
-    account = replace(account.merge({request.replica: granted}), number=account.number + 1)
-    return LeaseReply(account, "granted", amount)
-
-
-def set_spent(stored: CapAccount | None, spent: int, *, server: str, now: float) -> CapAccount:
-    """Return an account in which at least ``spent`` is spent, and which is complete.
-
-    This is how an operator ends a recovery that waits for replicas that are gone. Open leases that
-    the account knows of count in addition, until they are given back.
-    """
-    account = stored or CapAccount()
-    more = max(0, spent - account.spent)
-    before = account.entries.get(OPERATOR, Entry())
-    entry = Entry(before.granted + more, before.returned, before.spent + more, now)
-    return _complete(account, server, now).merge({OPERATOR: entry})
-
-
-def _recover(
-    stored: CapAccount | None, request: LeaseRequest, server: str, now: float, recovery_s: float
-) -> CapAccount:
-    """Return a complete account, or one in recovery with the replica's copy merged into it.
-
-    During a recovery the times of entries stay as they were before it: ``missing`` needs them.
-    """
-    known = request.known or CapAccount()
-    name, own = request.replica, replace(request.entry, seen_at=0.0)
-    if stored is None and known.number == own.granted == 0 and request.server == server:
-        return CapAccount(server=server)
-    account = stored or CapAccount()
-    recovery = account.recovery
-    if recovery is None and account.server == server and _contains(account, known):
-        return account
-    if recovery is None or recovery.server != server:
-        before = recovery or known.recovery
-        lost_at = now if before is None else max(before.lost_at, now - MAX_OUTAGE_S)
-        recovery = Recovery(now, server, lost_at=lost_at)
-    recovery = replace(recovery, confirmed=recovery.confirmed | {name})
-    number = max(account.number, known.number)
-    account = replace(account, number=number, recovery=recovery).merge(known.entries)
+    limit, name, minimum = request.limit, request.replica, request.minimum
+    account = replace(stored, limit=limit)
+    if not stored.entries:
+        account = account.count_silent(request.silent)
+    first = limit // CEILING_SHARE
+    own = account.entries.get(name, Entry(ceiling=first, next_ceiling=first, raised_at=now))
+    own = own.merge(request.entry)
     account = account.merge({name: own})
-    if now - recovery.started_at < recovery_s or account.missing:
-        return account
-    return _complete(account, server, now)
+    free, n_replicas = limit - account.held, request.n_replicas
+    if minimum > free:
+        return LeaseReply(account, "refused")
+    if minimum == 0:
+        return LeaseReply(account, "granted")
+    room = max(first // n_replicas, min(2 * request.wanted, free // n_replicas))
+    room = min(limit, max(room, CEILING_CALLS * max(minimum, request.largest)))
+    own = own.raise_ceiling(room, now)
+    allowed = own.ceiling - own.granted if n_replicas > 1 else free
+    if minimum > allowed:
+        return LeaseReply(account.merge({name: own}), "waiting")
+    amount = max(minimum, min(request.wanted, free // (LEASE_SHARE * n_replicas), allowed))
+    granted = replace(own, granted=own.granted + amount)
+    return LeaseReply(account.merge({name: granted}), "granted", amount)
 
 
-def _complete(account: CapAccount, server: str, now: float) -> CapAccount:
-    """End a recovery; replicas that sent their copy were seen now."""
-    confirmed = account.recovery.confirmed if account.recovery else ()
-    before = {name: account.entries.get(name, Entry()) for name in confirmed}
-    seen = {name: replace(entry, seen_at=now) for name, entry in before.items()}
-    number = account.number + 1
-    return replace(account, number=number, server=server, recovery=None).merge(seen)
+@lru_cache(maxsize=256)
+def _read_account(text: str) -> CapAccount:
+    """Read an account; its text is often read several times in a row."""
+    try:
+        found = json.loads(text)
+        entries = {name: _read_entry(*numbers) for name, numbers in found["entries"].items()}
+        return CapAccount(entries, _read_amount(found["limit"]))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as why:
+        raise DataError(f"an account of a cap cannot be read: {why}") from None
 
 
-def _contains(account: CapAccount, known: CapAccount) -> bool:
-    """Whether an account contains every grant of a copy."""
-    if known.number > account.number:
-        return False
-    entries, nothing = account.entries, Entry()
-    for name, entry in known.entries.items():
-        stored = entries.get(name, nothing)
-        if stored is not entry and stored.granted < entry.granted:
-            return False
-    return True
+def _read_entry(
+    granted: int, returned: int, spent: int, ceiling: int, next_ceiling: int, raised_at: float
+) -> Entry:
+    if not abs(raised_at) < math.inf:
+        raise ValueError("times must be finite")
+    for amount in (granted, returned, spent, ceiling, next_ceiling):
+        _read_amount(amount)
+    return Entry(granted, returned, spent, ceiling, next_ceiling, float(raised_at))
 
 
-def _n_alive(account: CapAccount, now: float) -> int:
-    """Replicas that share what is left."""
-    oldest = now - ALIVE_S
-    return sum([entry.seen_at >= oldest for entry in account.entries.values()])
-
-
-def _read_entry(granted: int, returned: int, spent: int, seen_at: float) -> Entry:
-    if not type(granted) is type(returned) is type(spent) is int:
-        raise TypeError("amounts must be whole numbers")
-    return Entry(granted, returned, spent, float(seen_at))
-
-
-def _read_recovery(started_at: float, lost_at: float, server: str, *confirmed: str) -> Recovery:
-    return Recovery(float(started_at), server, frozenset(confirmed), float(lost_at))
+def _read_amount(amount: int) -> int:
+    if type(amount) is not int or not 0 <= amount < MAX_AMOUNT:
+        raise ValueError(f"amounts must be whole numbers from 0 to {MAX_AMOUNT}, not {amount}")
+    return amount

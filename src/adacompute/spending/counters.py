@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -28,7 +29,7 @@ class Counter:
     """One cap in one period.
 
     The name says the period too, such as ``client=alice/tokens/2026-11-16``, and is the same on all
-    replicas. ``ends_at`` is the Unix time at which the period ends.
+    replicas. ``starts_at`` and ``ends_at`` are the Unix times of the period.
 
     >>> Counter("total/samples", "samples", 100).ends_at
     inf
@@ -38,6 +39,7 @@ class Counter:
     unit: Unit
     limit: int
     ends_at: float = math.inf
+    starts_at: float = -math.inf
 
     @property
     def cap(self) -> str:
@@ -63,3 +65,14 @@ class Counter:
             raise ConfigError(
                 f"the name of a cap must have 1 to {MAX_NAME_BYTES} bytes, not {self.name!r}"
             )
+
+
+def has_ended(name: str, now: float) -> bool:
+    """Whether the period of a counter was over a day ago, by its name.
+
+    >>> [has_ended(f"total/samples/{period}", 1_795_000_000) for period in ("2026-11-16", "all")]
+    [True, False]
+    """
+    period = name.rpartition("/")[2]
+    a_day_ago = time.strftime("%Y-%m-%d", time.gmtime(now - 86_400))
+    return len(period) in _KINDS and period < a_day_ago[: len(period)]

@@ -1,74 +1,87 @@
 """Leases: what a replica may still spend under one counter without asking, and how much to ask for.
 
-A lease is used by reservations and falls back to the register when it is not needed. Everything
-here is local and takes no time; ``meter`` does the I/O. A replica asks for about two seconds of its
-recent spending, and for twice as much each time that it runs out before the next refresh.
+A lease is used by reservations and falls back to the register when it is not needed. It is meant to
+last for ``lease_s`` of the recent spending, so that calls go on while the register does not answer;
+it is smaller where little is left of the cap. A client that was not seen before gets a lease for a
+few calls, and keeps it for ``lease_s``.
+Everything here is local and takes no time; ``meter`` does the I/O.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+import math
+from collections.abc import Iterable
 from typing import Literal
 
-from adacompute.spending.accounts import CapAccount, LeaseReply
+from adacompute.spending.accounts import LEASE_SHARE, CapAccount, Entry, LeaseReply
 from adacompute.spending.counters import Counter
 from adacompute.spending.replica_file import Row
 
-LeaseStatus = Literal["granted", "refused", "recovering", "unavailable"]
+LeaseStatus = Literal["granted", "refused", "waiting", "recovering"]
 
-LEASE_S = 2.0
-"""Duration of recent spending that a lease is meant to last."""
+LEASE_S = 30.0
+"""Duration of recent spending that a lease is meant to last, unless configured."""
 
+RISE_S = 5.0
+"""Duration after which an estimated rate of spending has followed most of an increase."""
 
-FIRST_CALLS = 32
+FIRST_CALLS = 8
 """Calls that a first lease is meant for."""
+
+LOW_SHARE, HIGH_SHARE = 0.8, 1.5
+"""Shares of the intended lease below which to ask for more, and above which to give back."""
+
+SEND_S, NEARLY_FULL = 5.0, 0.9
+"""How often what was spent is sent; at each refresh if more than this share of a cap is held."""
 
 
 class Lease:
     """The lease of one counter.
 
     ``usable`` is the part of the grants that is durable on this replica's disk. ``account`` is the
-    account as last seen, and ``text`` the same as JSON.
+    account as last seen, and ``largest`` the maximum of recent calls.
     """
 
     __slots__ = (
-        "_low",
+        "_idle_s",
+        "_later",
+        "_lease_s",
         "_peak",
-        "_spent_before",
+        "_rates",
+        "_sent_s",
         "_step",
+        "_target",
         "_used_before",
         "account",
-        "copied_at",
         "is_active",
         "is_changed",
         "is_extending",
+        "largest",
         "lock",
         "min_refused",
-        "rate",
         "row",
-        "status",
-        "text",
         "usable",
     )
 
-    def __init__(self, row: Row, account: CapAccount | None = None) -> None:
+    def __init__(
+        self, row: Row, account: CapAccount | None = None, *, lease_s: float = LEASE_S
+    ) -> None:
         self.row = row
         self.usable = row.granted
-        self.account = account
-        self.text = account.to_json() if account else ""
-        self.copied_at = 0.0
+        self.account = account or CapAccount()
         self.lock = asyncio.Lock()
-        self.status: LeaseStatus = "granted"
         self.min_refused: int | None = None
         self.is_active = False
         self.is_changed = True
         self.is_extending = False
-        self.rate = 0.0
-        self._peak = self._used_before = row.used
-        self._spent_before = row.spent
-        self._step = 0
-        self._low = 0
+        self._lease_s = lease_s
+        self._later = (0, -math.inf)
+        self._rates = (0.0, 0.0)
+        self._idle_s = 0.0
+        self._sent_s = math.inf
+        self._used_before = row.used, row.spent
+        self._peak = self.largest = self._step = self._target = 0
 
     @property
     def counter(self) -> Counter:
@@ -88,7 +101,8 @@ class Lease:
     @property
     def is_low(self) -> bool:
         """Whether to ask for more before this runs out."""
-        return self.left < self._low and not self.is_extending and self.min_refused is None
+        is_low = self.left < LOW_SHARE * self._target
+        return is_low and not self.is_extending and self.min_refused is None
 
     def take(self, amount: int) -> bool:
         """Reserve an amount; False, reserving nothing, if it is more than is left."""
@@ -98,7 +112,8 @@ class Lease:
             return False
         row.set_used(used)
         self.is_active = self.is_changed = True
-        self._peak = max(self._peak, used)
+        self._peak = max(self._peak, used - row.spent)
+        self.largest = max(self.largest, amount)
         return True
 
     def release(self, amount: int) -> None:
@@ -127,89 +142,99 @@ class Lease:
         self.min_refused = None
 
     def give_back(self, amount: int) -> None:
-        """Reduce the lease; the next message to the register says so."""
+        """Reduce the lease, at most by what is not used; the next message says so."""
+        amount = min(amount, self.row.granted - self.row.returned - self.row.used)
         if amount > 0:
             self.row.set_returned(self.row.returned + amount)
-            self.is_changed = True
+            self.is_changed, self._sent_s = True, math.inf
 
     def give_back_all(self) -> None:
         """Keep only what is used; grants that are not synced yet are given back too."""
-        self.give_back(self.row.granted - self.row.returned - self.row.used)
+        self.give_back(self.row.granted)
 
     def is_refused(self, minimum: int) -> bool:
         """Whether as much was refused since the last refresh."""
         return self.min_refused is not None and minimum >= self.min_refused
 
+    def ask_later(self, minimum: int, at: float) -> None:
+        """Note that as much was not granted, and when to ask again."""
+        self._later = minimum, at
+
+    def was_asked(self, minimum: int, now: float) -> bool:
+        """Whether as much was not granted just now: one of many calls that wait asks for all."""
+        return minimum >= self._later[0] and now < self._later[1]
+
+    def may_be_returned(self, minimum: int, others: Iterable[str]) -> bool:
+        """Whether an amount fits if other replicas do not need their leases."""
+        entries, nothing = self.account.entries, Entry()
+        found = [entries.get(name, nothing) for name in others]
+        free = self.counter.limit - self.account.held
+        return free + sum(one.held - one.spent for one in found) >= minimum
+
+    def must_send(self, *, now: bool) -> bool:
+        """Whether to tell the register what has changed: ``now``, or after a while."""
+        is_full = self.account.held > NEARLY_FULL * self.counter.limit
+        return self.is_changed and (now or is_full or self._sent_s >= SEND_S)
+
+    def copy(self, text: str | None) -> None:
+        """Take over a newer account."""
+        if text is not None:
+            self.account = CapAccount.from_json(text)
+
     def wanted(self, minimum: int) -> int:
         """How much to ask for if at least ``minimum`` is needed; it doubles with each call."""
-        self._step = max(2 * self._step, FIRST_CALLS * minimum, int(LEASE_S * self.rate))
+        self._step = max(2 * self._step, FIRST_CALLS * minimum, self._target - self.left)
         return self._step
 
     def shortage(self) -> int:
         """How much to ask for at a refresh, before it is needed."""
-        return max(0, int(LEASE_S * self.rate) - self.left)
+        return max(0, self._target - self.left) if self.is_low else 0
 
-    def adopt(
-        self, reply: LeaseReply, replica: str, *, limit: int, minimum: int, wanted: int
-    ) -> None:
+    def adopt(self, reply: LeaseReply, replica: str, *, limit: int) -> None:
         """Take over the account, and what it says of this replica.
 
-        The account may know of grants whose reply was lost. Grants are usable once ``confirm`` is
-        called, after a sync.
+        Grants are usable once ``confirm`` is called, after a sync. Those that this replica does not
+        know are given back: their reply was lost, or it was silent, and its ceiling was counted.
         """
-        self._keep(reply.account)
-        self.status = reply.status
-        own = reply.account.entries[replica]
-        row = self.row
-        if row.is_stale and reply.status != "recovering":
+        self.account, self._sent_s = reply.account, 0.0
+        row, own = self.row, reply.account.entries[replica]
+        granted = own.granted - reply.amount
+        if row.is_stale:
+            row.set_granted(max(row.granted, granted))
             row.set_held_spent(own.returned)
-        row.set_granted(max(row.granted, own.granted))
-        row.set_returned(max(row.returned, own.returned))
         if own.spent > row.spent:  # the row was freed at the end of the period, and is used again
             row.set_used(row.used + own.spent - row.spent)
             row.set_spent(own.spent)
-        if reply.status == "refused":
-            self.min_refused = minimum
-        elif reply.status == "recovering":
-            self.set_recovering()
-        if wanted:  # near the cap, asking early would cost a round trip per call
-            self._low = wanted // 2 if reply.amount >= wanted else 0
+        known = max(row.granted - row.returned, row.used)
+        row.set_granted(max(row.granted, own.granted))
+        row.set_returned(max(row.returned, own.returned))
+        self.give_back(granted - row.returned - known)
         if limit > self.counter.limit:  # it was lowered in the meantime
             self.give_back_all()
-
-    def copy(self, account: CapAccount, server: str) -> bool:
-        """Keep a newer copy of the account; False if it is an older one, or not complete."""
-        is_complete = account.recovery is None and account.server == server
-        if not is_complete or (self.account is not None and self.account.number > account.number):
-            return False
-        self._keep(account)
-        return True
-
-    def _keep(self, account: CapAccount) -> None:
-        if account != self.account:
-            self.account, self.text = account, account.to_json()
-        self.copied_at = time.monotonic()
-
-    def set_recovering(self) -> None:
-        """Refuse everything until the next refresh, and keep what is left."""
-        self.status, self.min_refused = "recovering", 0
 
     def confirm(self, granted: int) -> None:
         """Make grants usable that are durable now."""
         self.usable = max(self.usable, granted)
 
-    def measure(self, elapsed_s: float) -> None:
+    def measure(self, elapsed_s: float, n_replicas: int) -> None:
         """Update the rate of spending, and give back what it does not need; once per refresh."""
         row = self.row
-        self.rate, needed = 0.0, row.granted if self.status == "recovering" else 0
-        if self.is_active:
-            grown = max(row.used - self._used_before, row.spent - self._spent_before, 0)
-            self.rate = grown / elapsed_s
-            needed = max(needed, self._peak + int(LEASE_S * self.rate))
-        self.give_back(min(self.left, self.usable - row.returned - needed))
-        self._peak = self._used_before = row.used
-        self._spent_before = row.spent
-        self._step = 0
-        self._low = int(self.rate)
-        self.min_refused = None
-        self.is_active = False
+        used, spent = self._used_before
+        rate = max(row.used - used, row.spent - spent, 0) / elapsed_s
+        self._used_before = row.used, row.spent
+        shares = (-math.expm1(-elapsed_s / duration) for duration in (RISE_S, self._lease_s))
+        self._rates = tuple(  # type: ignore[assignment]  # of two
+            old + share * (rate - old) for old, share in zip(self._rates, shares, strict=True)
+        )
+        self._idle_s = 0.0 if self.is_active else self._idle_s + elapsed_s
+        if self._idle_s >= self._lease_s:
+            self._rates, self._peak, self.largest = (0.0, 0.0), 0, 0
+        self._peak = max(self.reserved, int(self._peak * math.exp(-elapsed_s / self._lease_s)))
+        free = self.counter.limit - self.account.held + self.left
+        needed = int(self._lease_s * max(self._rates)) + self._peak - self.reserved
+        needed = max(needed, FIRST_CALLS * self.largest)
+        self._target = max(0, min(needed, free // (LEASE_SHARE * n_replicas)))
+        if self.left > HIGH_SHARE * self._target:
+            self.give_back(self.left - self._target)
+        self._sent_s += elapsed_s
+        self._step, self.min_refused, self.is_active = 0, None, False

@@ -1,15 +1,16 @@
 """Registers: values that several processes change one after another, never at the same time.
 
 A register holds a text per key. A value is replaced only if nobody has replaced it since it was
-read, which is all that accounts and pacing need of a server. This module has the protocol and the
-register of a single process; others are in ``sqlite_register`` and ``redis_register``. It does not
-know what the values mean.
+read, which is all that accounts and pacing need of a server. Each change gets a number that only
+grows, so a process can read what has changed since it looked last, and a server whose number has
+fallen has lost data. This module has the protocol; ``sqlite_register`` and ``redis_register``
+implement it. It does not know what the values mean.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
 from adacompute.core.errors import AdaComputeError
@@ -17,6 +18,9 @@ from adacompute.core.errors import AdaComputeError
 T = TypeVar("T")
 
 MAX_TRIES = 100
+
+PAGE_SIZE = 1_000
+"""Changes that are read in one step."""
 
 
 class RegisterError(AdaComputeError):
@@ -31,28 +35,58 @@ class Reading(NamedTuple):
     now: float
 
 
-class Register(Protocol):
-    """A server that keeps values.
+class Changes(NamedTuple):
+    """Values that have changed, by key, and the number of the last of these changes.
 
-    All methods raise ``RegisterError`` if it does not answer in time. ``recovery_s`` is how
-    long to wait for other replicas where the server has lost values.
+    ``is_last`` says that there are no more.
     """
 
-    recovery_s: float
+    values: Mapping[str, str]
+    number: int
+    server: str
+    now: float
+    is_last: bool
+
+
+class Register(Protocol):
+    """A server that keeps values; ``RegisterError`` says that it does not answer in time.
+
+    The identity of a server is another one after a restart, on another machine, after its data
+    were deleted, and after ``renew``. ``is_local`` says that only processes of one machine use it.
+    """
+
+    is_local: bool
 
     async def read(self, key: str) -> Reading:
         """Return the value of a key."""
         ...
 
-    async def replace(self, key: str, old: Reading, new: str, *, durable: bool = True) -> bool:
+    async def replace(
+        self,
+        key: str,
+        old: Reading,
+        new: str,
+        *,
+        durable: bool = True,
+        expires_at: float = math.inf,
+    ) -> bool:
         """Replace a value, unless it or its server has changed since it was read.
 
-        A durable value survives a crash of the machine, if the server is configured so.
+        A durable value survives a crash of the machine, if the server is configured so. Values that
+        have expired are deleted.
         """
         ...
 
-    async def keys(self, prefix: str) -> list[str]:
-        """Return all keys that begin with a prefix, sorted."""
+    async def changes(self, after: int) -> Changes:
+        """Return values whose last change has a number above ``after``, in this order, one page."""
+        ...
+
+    async def renew(self, server: str) -> None:
+        """Give the server another identity, if it still has this one."""
+        ...
+
+    async def check(self) -> str | None:
+        """Return what is wrong with the configuration of the server; None if nothing is known."""
         ...
 
     async def close(self) -> None:
@@ -66,6 +100,7 @@ async def update(
     change: Callable[[Reading], tuple[str | None, T]],
     *,
     durable: bool = True,
+    expires_at: float = math.inf,
 ) -> T:
     """Change a value; ``change`` may be called again, if another process was faster.
 
@@ -76,34 +111,6 @@ async def update(
         new, result = change(reading)
         if new is None or new == reading.value:
             return result
-        if await register.replace(key, reading, new, durable=durable):
+        if await register.replace(key, reading, new, durable=durable, expires_at=expires_at):
             return result
     raise RegisterError(f"{key} was changed {MAX_TRIES} times by others: too many replicas")
-
-
-class MemoryRegister:
-    """The register of one process; nobody else needs to be waited for."""
-
-    recovery_s = 0.0
-
-    def __init__(self) -> None:
-        self._values: dict[str, str] = {}
-
-    async def read(self, key: str) -> Reading:
-        """Return the value of a key."""
-        return Reading(self._values.get(key), "process", time.time())
-
-    async def replace(self, key: str, old: Reading, new: str, *, durable: bool = True) -> bool:
-        """Replace a value, unless it has changed since it was read."""
-        del durable  # replicas have their own file
-        if self._values.get(key) != old.value:
-            return False
-        self._values[key] = new
-        return True
-
-    async def keys(self, prefix: str) -> list[str]:
-        """Return all keys that begin with a prefix, sorted."""
-        return sorted(key for key in self._values if key.startswith(prefix))
-
-    async def close(self) -> None:
-        """Do nothing."""

@@ -9,8 +9,8 @@ it counts as spent: calls that were open are counted at their maximum. Only ``sy
 against a crash of the machine. After one, everything that a lease still held counts as spent.
 
 A process locks its file. Another process in the same directory takes the next one. Next to the file
-is a copy of the accounts that this replica saw last; it is not synced. A replica file must not be
-copied: two replicas with one name would spend one lease twice.
+is a database with copies of values in the register that this replica saw last; it is not synced. A
+replica file must not be copied: two replicas with one name would spend one lease twice.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import fcntl
 import json
 import mmap
 import os
+import sqlite3
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 from adacompute.core.errors import DataError
-from adacompute.spending.accounts import CapAccount, Entry
+from adacompute.spending.accounts import Entry
 from adacompute.spending.counters import UNITS, Counter
 
 MAGIC = 0x_41_64_61_43_61_70_01
@@ -38,6 +39,7 @@ NAME_AT = 64
 GRANTED, RETURNED, USED, SPENT, LIMIT, ENDS_AT, UNIT, NAME_BYTES = range(8)
 MIN_ROWS = 64
 MAX_FILES = 4096
+FILE_PREFIX, FIRST_FILE = "replica-", "replica-0"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -113,16 +115,21 @@ class Row:
 
 
 class ReplicaFile:
-    """The open and locked file of one replica; use ``open``, in one thread apart from ``sync``."""
+    """The open and locked file of one replica; use ``open``, in one thread apart from ``sync``.
+
+    ``is_first`` says that it was created now and that its directory had no other.
+    """
 
     def __init__(self, path: Path, descriptor: int, boot_id: str) -> None:
         self.path = path
         self.rows: dict[str, Row] = {}
+        self.is_first = False
         self._descriptor = descriptor
         self._boot_id = boot_id
         self._free: list[int] = []
         self._size = os.fstat(descriptor).st_size // ROW_BYTES * ROW_BYTES
         self._map: mmap.mmap | None = None
+        self._copies: sqlite3.Connection | None = None
         if self._size < MIN_ROWS * ROW_BYTES:
             self._size = 0
             self._grow(MIN_ROWS)
@@ -131,17 +138,12 @@ class ReplicaFile:
         self._read()
 
     @classmethod
-    def open(
-        cls, directory: Path, *, max_files: int = MAX_FILES, boot_id: str | None = None
-    ) -> Self:
-        """Open the first file of a directory that no other process uses, or create one.
-
-        A register of one process needs ``max_files=1``, so that a second process fails.
-        """
+    def open(cls, directory: Path, *, boot_id: str | None = None) -> Self:
+        """Open the first file of a directory that no other process uses, or create one."""
         boot_id = boot_id or BOOT_ID.read_text().strip()
         directory.mkdir(parents=True, exist_ok=True)
-        for number in range(max_files):
-            path = directory / f"replica-{number}"
+        for number in range(MAX_FILES):
+            path = directory / f"{FILE_PREFIX}{number}"
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,7 +153,7 @@ class ReplicaFile:
             except BaseException:
                 os.close(descriptor)
                 raise
-        raise DataError(f"{directory} is used by {max_files} other processes: use another one")
+        raise DataError(f"{directory} is used by {MAX_FILES} other processes: use another one")
 
     def add(self, counter: Counter) -> Row:
         """Add the row of a counter, with zeros; OSError if the disk is full."""
@@ -181,33 +183,58 @@ class ReplicaFile:
         """Make the file durable; this blocks, and may be called from any thread."""
         os.fdatasync(self._descriptor)
 
-    def read_copy(self) -> tuple[str, dict[str, CapAccount]]:
-        """Return the server and the accounts that were saved last; nothing if there are none."""
+    def read_copies(self) -> dict[str, str]:
+        """Return the values that were saved, by key; none if one of them cannot be read."""
         try:
-            found = json.loads(self._copy.read_text(encoding="utf-8"))
-            accounts = {
-                name: CapAccount.from_json(text) for name, text in found["accounts"].items()
-            }
-            return str(found["server"]), accounts
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return "", {}
+            found = dict(self._open_copies().execute("SELECT key, value FROM copies"))
+            for text in found.values():
+                json.loads(text)  # after a crash of the machine, a part of it may be missing
+        except (sqlite3.DatabaseError, ValueError, TypeError):
+            self._close_copies()
+            self._copies_path.unlink(missing_ok=True)
+            return {}
+        return found
 
-    def save_copy(self, server: str, accounts: Mapping[str, str]) -> None:
-        """Save a copy of accounts, as JSON texts by name; OSError if the disk is full."""
-        new = self._copy.with_suffix(".new")
-        new.write_text(json.dumps({"server": server, "accounts": accounts}), encoding="utf-8")
-        new.rename(self._copy)
+    def save_copies(self, values: Mapping[str, str | None]) -> None:
+        """Save JSON by key, and delete what is None; OSError if the disk is full."""
+        saved = [(key, value) for key, value in values.items() if value is not None]
+        deleted = [(key,) for key, value in values.items() if value is None]
+        try:
+            with self._open_copies() as copies:
+                copies.executemany("REPLACE INTO copies VALUES (?, ?)", saved)
+                copies.executemany("DELETE FROM copies WHERE key = ?", deleted)
+        except sqlite3.Error as error:
+            self._close_copies()
+            raise OSError(f"{self._copies_path} cannot be written: {error}") from None
 
     def close(self) -> None:
         """Unlock the file; later changes of its rows are not written."""
         for row in self.rows.values():
             row.detach()
         self._close_map()
+        self._close_copies()
         os.close(self._descriptor)
 
     @property
-    def _copy(self) -> Path:
-        return self.path.with_suffix(".json")
+    def _copies_path(self) -> Path:
+        return self.path.with_suffix(".sqlite")
+
+    def _open_copies(self) -> sqlite3.Connection:
+        """Return the database of copies, which survives the process, but not the machine."""
+        if self._copies is None:
+            self._copies = sqlite3.connect(self._copies_path, check_same_thread=False)
+            self._copies.execute("PRAGMA journal_mode=WAL")
+            self._copies.execute("PRAGMA synchronous=OFF")
+            # Without rowids there is no index, so that reading everything checks everything.
+            self._copies.execute(
+                "CREATE TABLE IF NOT EXISTS copies (key PRIMARY KEY, value) WITHOUT ROWID"
+            )
+        return self._copies
+
+    def _close_copies(self) -> None:
+        if self._copies is not None:
+            self._copies.close()
+            self._copies = None
 
     def _grow(self, n_rows: int) -> None:
         """Make the file larger; the disk space is allocated now, so that no write to it fails."""
@@ -259,6 +286,7 @@ class ReplicaFile:
 
     def _create(self) -> None:
         """Write the header of a new file, its first number last."""
+        self.is_first = self.path.name == FIRST_FILE
         self._bytes[8:40] = uuid.uuid4().hex.encode()
         self._bytes[40:76] = self._boot_id.encode()[:36].ljust(36)
         self.sync()

@@ -10,7 +10,6 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,16 @@ from adacompute.gateway.caps import DAY_S, PERIODS, find_period
 from adacompute.gateway.clients import ANONYMOUS
 from adacompute.gateway.config import Config, read_config
 from adacompute.gateway.exchange import NO_MODEL
-from adacompute.spending.accounts import ALIVE_S, OPERATOR, CapAccount, Recovery
-from adacompute.spending.registers import Reading, Register
-from adacompute.spending.replica import KEY_PREFIX, REPLICAS, set_cap_spent
+from adacompute.spending.accounts import OPERATOR, CapAccount
+from adacompute.spending.peers import Peers
+from adacompute.spending.replica import set_cap_spent
 from adacompute.spending.token_prices import NANO
 
 AUDITS, SERVED = "audits/model=", "served/model="
 """Beginnings of the names of accounts that count samples of audits, and those of answers."""
+
+Accounts = Mapping[str, CapAccount]
+"""Accounts by the name of their counter."""
 
 Limits = Mapping[tuple[str, str], int]
 """Limits by the name of a cap without the period, and the kind of its period."""
@@ -53,31 +55,29 @@ async def _list(
 ) -> dict[str, Any]:
     register = config.open_register()
     try:
-        readings = await _read(register)
+        peers = Peers(register, "", recovery_s=config.recovery_s)
+        await peers.read()
         if set_spent is not None:
-            await _set_spent(register, config, readings, *set_spent)
-            readings = await _read(register)
-        replicas = await register.read(REPLICAS)
+            amount = _check_spent(config, peers.accounts, *set_spent)
+            await set_cap_spent(register, set_spent[0], amount)
+            await peers.read()
     finally:
         await register.close()
-    limits = _limits(config)
-    rows = [_describe(config, name, readings, limits) for name in readings]
+    limits, accounts = _limits(config), peers.accounts
+    rows = [_describe(config, name, accounts, limits) for name in sorted(accounts)]
     return {
         "store": _describe_store(config),
-        "replicas": _describe_replicas(replicas),
+        "replicas": {
+            "running": len(peers.others),
+            "status": "recovering" if peers.waits_for else "complete",
+            "waiting_for": sorted(peers.waits_for),
+        },
         "accounts": [row for row in rows if all_periods or _is_current(row["period"])],
     }
 
 
-async def _read(register: Register) -> dict[str, Reading]:
-    """Return what the register holds of each account, by name."""
-    keys = await register.keys(KEY_PREFIX)
-    return {key.removeprefix(KEY_PREFIX): await register.read(key) for key in keys}
-
-
-async def _set_spent(
-    register: Register, config: Config, stored: Mapping[str, Reading], name: str, amount: float
-) -> None:
+def _check_spent(config: Config, stored: Accounts, name: str, amount: float) -> int:
+    """Return an amount as the meter counts it; ConfigError if it or the account makes no sense."""
     if not 0 <= amount < math.inf:
         raise ConfigError(f"what was spent must be a number of 0 or more, not {amount}")
     today = int(time.time() // DAY_S)
@@ -85,18 +85,16 @@ async def _set_spent(
     if name not in known:
         listed = ", ".join(sorted(known)) or "none"
         raise ConfigError(f"there is no account {name!r}; there are: {listed}")
-    await set_cap_spent(register, name, math.ceil(amount * _scale(_unit(name))))
+    return math.ceil(amount * _scale(_unit(name)))
 
 
-def _describe(
-    config: Config, name: str, readings: Mapping[str, Reading], limits: Limits
-) -> dict[str, Any]:
+def _describe(config: Config, name: str, accounts: Accounts, limits: Limits) -> dict[str, Any]:
     """Return a row of the list; amounts are in the unit of the account."""
     cap, _, period = name.rpartition("/")
-    account, unit = _parse(readings[name]), _unit(name)
+    account, unit = accounts[name], _unit(name)
     limit = limits.get((cap, _kind(period)))
     if name.startswith(AUDITS):
-        limit = _audit_limit(config, name, readings)
+        limit = _audit_limit(config, name, accounts)
     scale = _scale(unit)
     return {
         "name": name,
@@ -107,30 +105,7 @@ def _describe(
         "spent": account.spent / scale,
         "held": account.held / scale,
         "replicas": len(account.entries.keys() - {OPERATOR}),
-        **_describe_status(account, readings[name]),
     }
-
-
-def _describe_status(account: CapAccount, reading: Reading) -> dict[str, Any]:
-    """Say whether leases are granted, or which replicas are waited for."""
-    if account.recovery is None and account.server == reading.server:
-        return {"status": "complete", "waiting_for": []}
-    if account.recovery is None or account.recovery.server != reading.server:
-        account = replace(account, recovery=_recovery_now(reading))
-    return {"status": "recovering", "waiting_for": sorted(account.missing)}
-
-
-def _recovery_now(reading: Reading) -> Recovery:
-    """Return the recovery that the next message of a replica begins."""
-    return Recovery(reading.now, reading.server, lost_at=reading.now)
-
-
-def _describe_replicas(reading: Reading) -> dict[str, Any]:
-    """Say how many replicas run, and whether all of them confirmed the store."""
-    account = _parse(reading)
-    seen_at = {name: one.seen_at for name, one in account.entries.items() if name != OPERATOR}
-    n_alive = sum(at >= reading.now - ALIVE_S for at in seen_at.values())
-    return {"running": n_alive, **_describe_status(account, reading)}
 
 
 def _describe_store(config: Config) -> str:
@@ -152,17 +127,11 @@ def _limits(config: Config) -> Limits:
     return found
 
 
-def _audit_limit(config: Config, name: str, readings: Mapping[str, Reading]) -> int | None:
+def _audit_limit(config: Config, name: str, accounts: Accounts) -> int | None:
     """Return how many samples audits may draw by now: a share of those that were served."""
     model = config.models.get(name.removeprefix(AUDITS).rsplit("/", 2)[0])
-    served = readings.get(name.replace(AUDITS, SERVED, 1))
-    if model is None or served is None:
-        return None
-    return int(model.audit_max_share * _parse(served).spent)
-
-
-def _parse(reading: Reading) -> CapAccount:
-    return CapAccount() if reading.value is None else CapAccount.from_json(reading.value)
+    served = accounts.get(name.replace(AUDITS, SERVED, 1))
+    return None if model is None or served is None else int(model.audit_max_share * served.spent)
 
 
 def _unit(name: str) -> str:

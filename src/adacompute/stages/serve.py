@@ -5,18 +5,23 @@ It reads the upstream's API key from the environment. The rest is done by ``gate
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
+from adacompute.gateway.caps import CapConfig
 from adacompute.gateway.config import Config, make_config, read_config
 from adacompute.gateway.model_loading import load_models
 from adacompute.gateway.settings import variables_in
 from adacompute.gateway.supervisor import run
 from adacompute.policies.bundle import load_bundle
+from adacompute.spending.accounts import LEASE_SHARE
+from adacompute.spending.registers import RegisterError
 from adacompute.stages.inputs import read_api_key
 
 
@@ -98,7 +103,33 @@ def check_serving(config: Config) -> dict[str, Any]:
             }
             for name, virtual in models.items()
         ],
+        "caps": [_describe_cap(cap, config.workers) for cap in config.caps],
+        "store_problem": asyncio.run(_check_store(config)) if config.caps else None,
     }
+
+
+def _describe_cap(cap: CapConfig, workers: int) -> dict[str, Any]:
+    """Return a cap, and the largest lease that a lost worker can keep until the period ends."""
+    whose = "all clients" if cap.client is None else f"client {cap.client}"
+    return {
+        "whose": whose if cap.model is None else f"{whose}, model {cap.model}",
+        "amount": cap.amount,
+        "unit": cap.unit,
+        "period": cap.period,
+        "max_stranded": cap.amount / LEASE_SHARE / workers,
+    }
+
+
+async def _check_store(config: Config) -> str | None:
+    """Return what is wrong with the account store; None if nothing is."""
+    register = config.open_register()
+    try:
+        return await register.check()
+    except RegisterError as error:
+        return str(error)
+    finally:
+        with suppress(RegisterError):
+            await register.close()
 
 
 def start_serving(options: Mapping[str, Any], report: Callable[[str], None]) -> None:

@@ -8,7 +8,7 @@
 
 {{- define "adacompute.accountStore" -}}
 {{- if .Values.redis.enabled -}}
-redis://{{ include "adacompute.redisName" . }}:6379/0
+redis://:${REDIS_PASSWORD}@{{ include "adacompute.redisName" . }}:6379/0
 {{- else -}}
 {{- required "redis.url is required if redis.enabled is false" .Values.redis.url -}}
 {{- end -}}
