@@ -9,9 +9,9 @@ they ask for. BACKEND is where the gateways share what was spent:
     sqlite    4 workers of one gateway, with one directory and a SQLite file
 
 Every 5 seconds one of the processes is killed with SIGKILL and started again. Clients send a
-request again if its process died or if the cap could not be checked. The upstream is a fake one
-that counts the samples that it was asked for. Each run has a seed, on which the requests, the
-faults and the cap depend, and prints a row:
+request again if its process died, if the cap could not be checked, or if the upstream failed, which
+it does with ``--fault-rates``. The upstream is a fake one that counts the samples that it was asked
+for. Each run has a seed, on which the requests, the faults and the cap depend, and prints a row:
 
     upstream      samples that the upstream was asked for; at most the cap
     account       samples spent according to the account of the cap; at least the upstream's
@@ -68,6 +68,7 @@ RESTARTS: tuple[Data, ...] = ("kept", "empty", "snapshot")
 TIMES = ((0.08, 0.2), (0.28, 0.42), (0.5, 0.8))
 """When Redis is restarted, as shares of the requests that are answered."""
 
+UPSTREAM_FAILURES = (429, 502, 503, 504)
 CAP, UPSTREAM_MODEL = "total/samples/all", "fake"
 
 
@@ -81,6 +82,7 @@ class Plan:
     is_native: bool
     kill_every_s: float
     restarts: tuple[tuple[float, Data], ...]
+    fault_rates: str = ""
 
     @staticmethod
     def make(backend: str, n_requests: int, seed: int, options: argparse.Namespace) -> Plan:
@@ -98,6 +100,7 @@ class Plan:
             rng.random() < 0.5,
             options.kill_every_s,
             tuple(restarts) if backend == "redis" else (),
+            options.fault_rates,
         )
 
 
@@ -233,6 +236,8 @@ class Clients:
             return "429", 0
         if reply.status == 429 and code == "cap_unavailable":
             return "unavailable", float(reply.headers["retry-after"])
+        if self._plan.fault_rates and reply.status in UPSTREAM_FAILURES:
+            return "failed", 0.05
         return f"{reply.status} {code}", 0
 
 
@@ -314,9 +319,10 @@ def count_calls(folder: Path) -> int:
     return math.ceil(tokens / SAMPLE_TOKENS)
 
 
-def start_upstream(stack: ExitStack) -> str:
+def start_upstream(stack: ExitStack, fault_rates: str) -> str:
     """Start a fake upstream that counts its calls, and return its address."""
     options = ["--latency-s", "0.004", "--completion-tokens", str(SAMPLE_TOKENS)]
+    options += ["--fault-rates", fault_rates] if fault_rates else []
     command = [sys.executable, "-m", "adacompute.testing.fake_openai", *options]
     fake = subprocess.Popen(  # noqa: S603 - no input of others
         [*command, "--record-calls", "true"], stdout=subprocess.PIPE, text=True
@@ -342,7 +348,7 @@ def run(folder: Path, plan: Plan, seed: int) -> Result:
         if plan.backend == "redis":
             server = stack.enter_context(serve_redis())
             store = server.url
-        upstream = start_upstream(stack)
+        upstream = start_upstream(stack, plan.fault_rates)
         if plan.is_native:
             known = Capabilities(n="native", usage="all", chat="available")
             cache = Path(os.environ["XDG_CACHE_HOME"]) / "adacompute"
@@ -373,6 +379,7 @@ def main() -> None:
     parser.add_argument("requests", type=int, nargs="?", default=2_000)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--kill-every-s", type=float, default=5.0)
+    parser.add_argument("--fault-rates", default="", help="such as 502=0.06,reset=0.05")
     parser.add_argument("--restarts", default=",".join(RESTARTS), help="what Redis finds")
     parser.add_argument("--max-s", type=float, default=math.inf, help="start no run after so long")
     options = parser.parse_args()
