@@ -21,7 +21,7 @@ import pytest
 from adacompute.spending.accounts import COPY_S, CapAccount
 from adacompute.spending.counters import Counter
 from adacompute.spending.meter import START_S, WAIT_S, CapReached, Meter, Reservation
-from adacompute.spending.peers import CAPS, RECOVERY_S, REPLICAS
+from adacompute.spending.peers import CAPS, RECOVERY, RECOVERY_S, REPLICAS
 from adacompute.spending.registers import Reading, Register, RegisterError
 from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
@@ -666,3 +666,16 @@ async def test_a_closed_meter_reserves_nothing_and_keeps_open_calls(tmp_path: Pa
     reservation.settle({"samples": 1})
     async with metering(register, tmp_path) as meter:
         assert meter.usage()[0].spent == 3
+
+
+@pytest.mark.parametrize("key", [CAPS + "total", REPLICAS + "other", RECOVERY])
+def test_copies_of_another_form_are_ignored(tmp_path: Path, key: str) -> None:
+    file = ReplicaFile.open(tmp_path)
+    file.save_copies({key: '{"other": "form"}'})
+    file.close()
+
+    async def main() -> None:
+        async with metering(FaultyRegister(), tmp_path) as meter:
+            await take(meter, samples("total", 10))
+
+    run_simulated(main)

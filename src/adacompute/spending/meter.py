@@ -344,8 +344,8 @@ class Meter:
             logger.warning("the store of caps answers again after %.1f s", away_s)
         if wait_s and before.recovering_until is None:
             logger.warning(
-                "the store of caps was restarted: no leases until all replicas have reported, "
-                "for at most %.0f s",
+                "the store of caps is new or restarted: no leases until all replicas have "
+                "reported, for at most %.0f s",
                 wait_s,
             )
         elif before.recovering_until is not None and not wait_s:

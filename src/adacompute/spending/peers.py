@@ -102,6 +102,11 @@ class Peers:
         return found
 
     @property
+    def is_recovering(self) -> bool:
+        """Whether replicas still report to the server."""
+        return self._recovery is not None and not self._recovery.is_complete
+
+    @property
     def waits_for(self) -> dict[str, float]:
         """Replicas that a recovery waits for, and when they were seen last."""
         recovery = self._recovery

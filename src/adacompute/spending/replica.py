@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
+from adacompute.core.errors import DataError
 from adacompute.spending.accounts import CapAccount, LeaseReply, LeaseRequest, exchange
 from adacompute.spending.leases import Lease, LeaseStatus
 from adacompute.spending.peers import CAPS, KEEP_S, RECOVERY_S, Peers
@@ -37,9 +39,12 @@ class Replica:
         self._next_sync: asyncio.Task[None] | None = None
 
     def load(self) -> Iterator[tuple[Row, CapAccount]]:
-        """Yield the rows of the file with the accounts that were copied last."""
+        """Yield the rows of the file with the accounts that were copied last and can be read."""
         for key, text in self.file.read_copies().items():
-            self.peers.keep(key, text)
+            with suppress(DataError):
+                if key.startswith(CAPS):
+                    CapAccount.from_json(text)
+                self.peers.keep(key, text)
         accounts = self.peers.accounts
         for name, row in self.file.rows.items():
             yield row, accounts.get(name, CapAccount())

@@ -69,7 +69,7 @@ async def _list(
         "store": _describe_store(config),
         "replicas": {
             "running": len(peers.others),
-            "status": "recovering" if peers.waits_for else "complete",
+            "status": "recovering" if peers.is_recovering else "complete",
             "waiting_for": sorted(peers.waits_for),
         },
         "accounts": [row for row in rows if all_periods or _is_current(row["period"])],
