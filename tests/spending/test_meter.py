@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from adacompute.spending.accounts import COPY_S, CapAccount
+from adacompute.spending.leases import LEASE_S, SEND_S
 from adacompute.spending.meter import START_S, WAIT_S, CapReached, Counter, Meter, Reservation
 from adacompute.spending.peers import CAPS, RECOVERY_S, REPLICAS
 from adacompute.spending.registers import Reading, RegisterError
@@ -570,6 +571,27 @@ async def test_a_replica_that_stops_cleanly_leaves_and_gives_back(tmp_path: Path
         await asyncio.sleep(0.6)
         assert str(one.store) == ""
         await take(one, counter, 97)
+
+
+@simulated
+async def test_an_idle_replica_gives_back_what_was_counted_while_it_was_silent(
+    tmp_path: Path,
+) -> None:
+    register, counter = FaultyRegister(), samples("a", 100)
+    async with metering(register, tmp_path) as one, metering(register, tmp_path) as two:
+        (await take(one, counter, 10)).settle({"samples": 10})
+        await asyncio.sleep(LEASE_S + 10)
+        assert register.account(counter).held == 10
+        stopped = list(one._tasks)
+        for task in stopped:
+            task.cancel()
+        register.restart(EMPTY)
+        await asyncio.sleep(RECOVERY_S + 2)
+        assert str(two.store) == ""
+        assert register.account(counter).held > 10
+        one._create_task(one._run())
+        await asyncio.sleep(SEND_S + 1)
+        assert register.account(counter).held == 10
 
 
 @simulated
