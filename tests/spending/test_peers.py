@@ -313,6 +313,20 @@ async def test_after_a_loss_silent_replicas_are_waited_for_and_then_counted() ->
 
 
 @simulated
+async def test_a_silent_replica_that_returns_gives_back_what_it_does_not_use() -> None:
+    register, (one, two) = await start(2)
+    assert await one.take("a", 20) == 20
+    await asyncio.sleep(COPY_S)
+    two.stop()
+    register.restart(EMPTY)
+    await asyncio.sleep(RECOVERY_S + 2)
+    assert account(register, "a").entries["r1"].held == LIMIT // CEILING_SHARE
+    two.go_on()
+    await two.regained()
+    assert account(register, "a").entries["r1"].held == 0
+
+
+@simulated
 async def test_a_second_restart_during_a_recovery_forgets_nobody() -> None:
     register, (one, two, _) = await start(3)
     assert await two.take("a", 20) == 20

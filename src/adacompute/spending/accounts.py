@@ -89,6 +89,10 @@ class Entry:
             self, ceiling=self.next_ceiling, next_ceiling=ceiling, raised_at=round(now, 3)
         )
 
+    def give_back(self) -> Entry:
+        """Give back everything that is not spent."""
+        return replace(self, returned=max(self.returned, self.granted - self.spent))
+
     def count_ceiling(self) -> Entry:
         """Count as granted what may have been granted; the replica gives it back if it returns."""
         return replace(self, granted=max(self.granted, self.next_ceiling))

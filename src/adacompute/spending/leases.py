@@ -176,10 +176,12 @@ class Lease:
         is_full = self.account.held > NEARLY_FULL * self.counter.limit
         return self.is_changed and (now or is_full or self._sent_s >= SEND_S)
 
-    def copy(self, text: str | None) -> None:
-        """Take over a newer account."""
+    def copy(self, text: str | None, replica: str) -> None:
+        """Take over a newer account; the next message gives back grants that are not known."""
         if text is not None:
             self.account = CapAccount.from_json(text)
+            own = self.account.entries.get(replica, Entry())
+            self.is_changed |= own.granted > self.row.granted
 
     def wanted(self, minimum: int) -> int:
         """How much to ask for if at least ``minimum`` is needed; it doubles with each call."""

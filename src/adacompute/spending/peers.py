@@ -250,9 +250,14 @@ class Peers:
         changes = await self._register.changes(0)
         server = changes.server
         stored, number = await self._read_on(changes)
-        accounts = self.accounts
-        for name, account in know().items():
+        own, accounts = know(), self.accounts
+        for name, account in own.items():
             accounts[name] = accounts.get(name, account).merge(account.entries)
+        for name in [key.removeprefix(CAPS) for key in stored if key.startswith(CAPS)]:
+            entry = CapAccount.from_json(stored[CAPS + name]).entries.get(self._name)
+            if entry is not None and name not in own:  # it was silent, and counted
+                account = accounts.get(name, CapAccount())
+                accounts[name] = account.merge({self._name: entry.give_back()})
         for name, account in accounts.items():
             found = CapAccount.from_json(stored.get(CAPS + name))
             self._has_found_loss |= not found.contains(account)

@@ -68,7 +68,7 @@ class Replica:
 
         await self.peers.refresh(know)
         for lease in leases:
-            lease.copy(self.peers.find_account(lease.counter.name))
+            lease.copy(self.peers.find_account(lease.counter.name), self.name)
         if saved := dict(self.peers.unsaved):
             await self._on_disk(self.file.save_copies, saved)
             self.peers.forget_saved(saved)
