@@ -165,8 +165,8 @@ class Meter:
         for row, account in self._replica.load():
             self._leases[row.counter.name] = Lease(row, account, lease_s=self._lease_s)
         await self.refresh()
-        deadline = _loop_time() + START_S
-        while not self._is_granted and _loop_time() < deadline:
+        deadline = asyncio.get_running_loop().time() + START_S
+        while not self._is_granted and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(REFRESH_S / 2)
             await self.refresh()
         self._create_task(self._run())
@@ -222,7 +222,7 @@ class Meter:
 
         Raises CapReached, and reserves nothing, if one of the counters has too little left.
         """
-        deadline = _loop_time() + WAIT_S
+        deadline = asyncio.get_running_loop().time() + WAIT_S
         while True:
             reservation = self.try_reserve(counters, worst)
             if reservation is not None:
@@ -260,10 +260,10 @@ class Meter:
 
     def usage(self) -> list[CounterUsage]:
         """Return what is known of all counters."""
-        known = [(lease, self._know(lease)) for lease in self._leases.values()]
+        known = ((one, self._know(one)) for one in self._leases.values())
         return [
-            CounterUsage(lease.counter, account.spent, account.held, lease.left, lease.reserved)
-            for lease, account in known
+            CounterUsage(one.counter, account.spent, account.held, one.left, one.reserved)
+            for one, account in known
         ]
 
     def _know(self, lease: Lease) -> CapAccount:
@@ -306,10 +306,11 @@ class Meter:
                 minimum = amount - lease.left
                 if minimum <= 0 or self._leases.get(counter.name) is not lease:
                     return False
-                is_away = self.store.unreachable_since is not None
-                if is_away or lease.is_refused(minimum) or amount > counter.limit:
+                if lease.is_refused(minimum) or amount > counter.limit:
                     raise self._refusal(counter, amount)
-                now = _loop_time()
+                if self.store.unreachable_since is not None:
+                    return self._wait_for_store(counter, amount, deadline)
+                now = asyncio.get_running_loop().time()
                 if lease.was_asked(minimum, now) and now < deadline:
                     return True
                 status = await self._replica.exchange(lease, minimum, lease.wanted(minimum))
@@ -322,7 +323,14 @@ class Meter:
                 return True
         except (RegisterError, DataError, OSError) as error:
             self._fail(error)
-            raise self._refusal(counter, amount) from None
+            return self._wait_for_store(counter, amount, deadline)
+
+    def _wait_for_store(self, counter: Counter, amount: int, deadline: float) -> bool:
+        """Return True, to wait, while the register has not failed for long; else raise."""
+        away_s = self._clock() - (self.store.unreachable_since or self._clock())
+        if away_s >= WAIT_S or asyncio.get_running_loop().time() >= deadline:
+            raise self._refusal(counter, amount)
+        return True
 
     def _may_come(self, lease: Lease, minimum: int, status: LeaseStatus) -> bool:
         """Whether what was not granted now may be granted within moments."""
@@ -382,10 +390,6 @@ class Meter:
             elif now > ends_at and not (lease.reserved or lease.left or is_used):
                 del self._leases[name]
                 self._replica.file.remove(lease.row)
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _format_time(seconds: float) -> str:

@@ -25,7 +25,7 @@ from adacompute.spending.registers import PAGE_SIZE, Changes, Reading, RegisterE
 
 T = TypeVar("T")
 
-TIMEOUT_S = 2.0
+TIMEOUT_S = 5.0
 
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS server (id TEXT NOT NULL, number INTEGER NOT NULL)",
