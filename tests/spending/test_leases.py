@@ -137,17 +137,27 @@ def test_what_a_freed_row_spent_is_taken_over_and_not_given_back_again(file: Rep
     assert client.held == 30
 
 
-def test_after_a_crash_of_the_machine_everything_held_counts_as_spent(file: ReplicaFile) -> None:
+@pytest.mark.parametrize(
+    ("granted", "returned", "spent"),
+    [
+        (100, 0, 100),
+        (100, 30, 70),  # the file lacks that this was given back
+        (150, 50, 100),  # and a grant that was given back before it could be used
+        (150, 0, 100),  # and one that was not, or a ceiling
+    ],
+)
+def test_after_a_crash_of_the_machine_everything_held_counts_as_spent(
+    file: ReplicaFile, granted: int, returned: int, spent: int
+) -> None:
     client = Client(file)
     row = client.lease.row
     row.set_granted(100)
     row.is_stale = True
-    # The file lacks a grant of 50, which was not used, and that it was given back.
-    client.account = CapAccount({"me": Entry(granted=150, returned=50)}, LIMIT)
+    client.account = CapAccount({"me": Entry(granted, returned)}, LIMIT)
     client.ask(0)
-    assert (row.used, row.spent, client.lease.left) == (100, 100, 0)
+    assert (row.used, row.spent, client.lease.left) == (spent, spent, 0)
     client.ask(0)
-    assert client.held == 100
+    assert client.held == spent
 
 
 @pytest.mark.parametrize("amount", [50, 10**9])

@@ -202,8 +202,8 @@ class Lease:
         row, own = self.row, reply.account.entries[replica]
         granted = own.granted - reply.amount
         if row.is_stale:
-            row.set_granted(max(row.granted, granted))
-            row.set_held_spent(own.returned)
+            unknown = max(0, granted - row.granted)  # what was given back may be of these grants
+            row.set_held_spent(own.returned - unknown)
         if own.spent > row.spent:  # the row was freed at the end of the period, and is used again
             row.set_used(row.used + own.spent - row.spent)
             row.set_spent(own.spent)
