@@ -42,7 +42,7 @@ def test_requests_are_answered_by_the_policy(policy: ada.Estimator, upstream: Fa
     assert reply.status == other.status == 200
     assert 1 <= int(reply.values("x-adacompute-samples")[0]) <= 4
     assert other.values("x-adacompute-samples") == []
-    assert ready == {"status": "ready", "models": ["m"]}
+    assert ready == {"status": "ready", "models": ["m"], "store": "ok"}
 
 
 def test_several_models_with_their_own_budgets(
