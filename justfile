@@ -30,7 +30,6 @@ figures:
     {{python}} -m scripts.draw_curve
     {{python}} -m scripts.take_screenshot
     {{python}} -m scripts.make_notebook
-    # {{python}} -m benchmarks.leases --figure docs/_static/replicas.svg takes a quarter of an hour
 
 # Format, then lint what is left
 fmt:
