@@ -29,6 +29,7 @@ import time
 from pathlib import Path
 
 from test_support.cap_cluster import CALL_S, MAX_TOKENS, CapCluster, run_faults
+from test_support.memory_register import EMPTY
 from test_support.simulated_time import run_simulated
 
 EVENTS = ("drain", "killed", "stopped", "emptied", "silent", "share")
@@ -74,7 +75,7 @@ async def fail(cluster: CapCluster, event: str) -> None:
     else:
         if event == "silent":
             cluster.kill(1, is_lost=True)
-        register.restart((0, {}))
+        register.restart(EMPTY)
 
 
 async def _serve_new_client(cluster: CapCluster, begun: float) -> float:

@@ -37,6 +37,7 @@ from adacompute.gateway.metrics import (
     IN_FLIGHT,
     IN_FLIGHT_HELP,
     PREFIX,
+    STORE_GAUGES,
 )
 from adacompute.gateway.model_settings import ModelConfig
 from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
@@ -116,6 +117,7 @@ def metrics() -> str:
     found += [(name, "histogram", ("model",), text) for name, (text, _) in HISTOGRAMS.items()]
     found += [(name, "gauge", ("model",), text) for name, text in GAUGES.items()]
     found += [(name, "gauge", ("cap",), text) for name, (text, _) in CAP_GAUGES.items()]
+    found += [(name, "gauge", (), text) for name, text in STORE_GAUGES.items()]
     found += [(IN_FLIGHT, "gauge", (), IN_FLIGHT_HELP)]
     rows = [
         (f"`{PREFIX}{name}`", kind, ", ".join(f"`{one}`" for one in labels) or "–", text)

@@ -17,7 +17,7 @@ from pathlib import Path
 from adacompute.spending.counters import Counter
 from adacompute.spending.meter import CapReached, Meter
 from adacompute.spending.replica_file import ReplicaFile
-from test_support.memory_register import MemoryRegister
+from test_support.memory_register import EMPTY, MemoryRegister
 
 STARTED_AT = 1_795_000_000.0
 MAX_TOKENS = 10
@@ -285,7 +285,7 @@ class Faults:
             case _:
                 if event == "disaster":
                     cluster.kill(rng.choice(others), is_lost=True)
-                register.restart((0, {}))
+                register.restart(EMPTY)
 
 
 def _knows_all(replica: SimulatedReplica) -> bool:

@@ -13,6 +13,10 @@ from itertools import count
 
 from adacompute.spending.registers import PAGE_SIZE, Changes, Reading, RegisterError
 
+Data = tuple[int, dict[str, tuple[str, int]]]
+"""The number of the last change, and values with the number of their last change, by key."""
+
+EMPTY: Data = (0, {})
 _IDENTITIES = count()
 
 
@@ -33,13 +37,13 @@ class MemoryRegister:
         self._next_expiries: list[tuple[float, str]] = []
         self._server = _make_identity()
 
-    def restart(self, copy: tuple[int, dict[str, tuple[str, int]]] | None = None) -> None:
-        """Restart the server: with its data, or with those of ``copy`` or ``(0, {})``."""
+    def restart(self, copy: Data | None = None) -> None:
+        """Restart the server: with its data, or with those of ``copy``, such as ``EMPTY``."""
         self.is_away, self._server = False, _make_identity()
         if copy is not None:
             self.number, self.values = copy[0], dict(copy[1])
 
-    def copy(self) -> tuple[int, dict[str, tuple[str, int]]]:
+    def copy(self) -> Data:
         """Return the data of the server, for ``restart``."""
         return self.number, dict(self.values)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -55,3 +56,13 @@ def run_simulated(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine in simulated time."""
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         return runner.run(main())
+
+
+def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in simulated time."""
+
+    @wraps(test)
+    def run(*args: object, **kwargs: object) -> None:
+        run_simulated(partial(test, *args, **kwargs))
+
+    return run

@@ -17,7 +17,15 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.cli.main import cli
 from adacompute.gateway.error_replies import ERROR_CODES
-from adacompute.gateway.metrics import CAP_GAUGES, COUNTERS, GAUGES, HISTOGRAMS, IN_FLIGHT, PREFIX
+from adacompute.gateway.metrics import (
+    CAP_GAUGES,
+    COUNTERS,
+    GAUGES,
+    HISTOGRAMS,
+    IN_FLIGHT,
+    PREFIX,
+    STORE_GAUGES,
+)
 from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,7 +65,7 @@ def test_every_setting_has_a_meaning(title: str) -> None:
 
 
 def test_every_metric_is_on_its_page() -> None:
-    known = {*COUNTERS, *HISTOGRAMS, *GAUGES, *CAP_GAUGES, IN_FLIGHT}
+    known = {*COUNTERS, *HISTOGRAMS, *GAUGES, *CAP_GAUGES, *STORE_GAUGES, IN_FLIGHT}
     assert {PREFIX + name for name in known} <= named_in(generate.metrics())
 
 

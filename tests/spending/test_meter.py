@@ -10,9 +10,8 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +25,10 @@ from adacompute.spending.peers import CAPS, RECOVERY, RECOVERY_S, REPLICAS
 from adacompute.spending.registers import Reading, Register, RegisterError
 from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
-from test_support.memory_register import MemoryRegister
-from test_support.simulated_time import run_simulated
+from test_support.memory_register import EMPTY, MemoryRegister
+from test_support.simulated_time import run_simulated, simulated
 
 STARTED_AT = 1_795_000_000.0
-EMPTY: tuple[int, dict[str, tuple[str, int]]] = (0, {})
-
-
-def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in simulated time."""
-
-    @wraps(test)
-    def run(*args: object, **kwargs: object) -> None:
-        run_simulated(partial(test, *args, **kwargs))
-
-    return run
 
 
 def clock() -> float:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from functools import partial, wraps
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -31,22 +29,11 @@ from adacompute.spending.peers import (
     Peers,
 )
 from adacompute.spending.registers import Reading, RegisterError, update
-from test_support.memory_register import MemoryRegister
-from test_support.simulated_time import run_simulated
+from test_support.memory_register import EMPTY, MemoryRegister
+from test_support.simulated_time import simulated
 
 STARTED_AT = 1_795_000_000.0
 LIMIT = 1000
-EMPTY: tuple[int, dict[str, tuple[str, int]]] = (0, {})
-
-
-def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in simulated time."""
-
-    @wraps(test)
-    def run(*args: object, **kwargs: object) -> None:
-        run_simulated(partial(test, *args, **kwargs))
-
-    return run
 
 
 class Clock:

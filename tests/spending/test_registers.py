@@ -24,7 +24,7 @@ from adacompute.spending.registers import (
     update,
 )
 from adacompute.spending.sqlite_register import SqliteRegister
-from test_support.memory_register import MemoryRegister
+from test_support.memory_register import EMPTY, MemoryRegister
 from test_support.redis_server import RedisServer, find_redis, serve_redis
 from test_support.registers import increase, using
 
@@ -64,7 +64,7 @@ def use_memory() -> Store:
     register, copies = MemoryRegister(), list[tuple[int, dict[str, tuple[str, int]]]]()
     return Store(
         lambda: register,
-        lambda: register.restart((0, {})),
+        lambda: register.restart(EMPTY),
         lambda: copies.append(register.copy()),
         lambda: register.restart(copies[-1]),
     )

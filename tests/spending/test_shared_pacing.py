@@ -11,7 +11,7 @@ import pytest
 from adacompute.spending.pacing import Pacer, PriceCurve
 from adacompute.spending.registers import RegisterError
 from adacompute.spending.shared_pacing import SharedPacer
-from test_support.memory_register import MemoryRegister
+from test_support.memory_register import EMPTY, MemoryRegister
 
 CURVE = PriceCurve((1.0, 2.0, 4.0, 8.0), (0.8, 0.2, 0.05, 0.01))
 
@@ -95,7 +95,7 @@ def test_a_register_that_lost_everything_gets_it_again() -> None:
     pacers, register = [make_pacer(str(i)) for i in range(3)], MemoryRegister()
     run(pacers, register, 3_000, hardness=1.3)
     total = max(pacer.state.settled for pacer in pacers)
-    register.restart((0, {}))
+    register.restart(EMPTY)
     mean = run(pacers, register, 6_000, hardness=1.3)
     assert mean == pytest.approx(2.0, rel=0.02)
     fresh = make_pacer("new")
