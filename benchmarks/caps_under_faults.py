@@ -46,7 +46,7 @@ from typing import Any
 import aiohttp
 
 from adacompute.core.types import make_levels
-from adacompute.gateway.config import make_config
+from adacompute.gateway.settings.config import make_config
 from adacompute.models.capabilities_cache import save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle

@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.gateway.app import build
-from adacompute.gateway.config import make_config
-from adacompute.gateway.http_server import HttpServer, run_in_fast_loop
-from adacompute.gateway.logs import set_up_logging
-from adacompute.gateway.model_loading import load_models
+from adacompute.gateway.connection.http_server import HttpServer, run_in_fast_loop
+from adacompute.gateway.processes.logs import set_up_logging
+from adacompute.gateway.settings.config import make_config
+from adacompute.gateway.voting.model_loading import load_models
 from test_support.gateways import fetch
 
 START_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 20.0
 PRELOADED = (
     "benchmarks.gateway_workers",
-    "adacompute.gateway.worker",
+    "adacompute.gateway.processes.worker",
     "msgspec",
     "prometheus_client.multiprocess",
     "redis.asyncio.cluster",

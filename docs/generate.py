@@ -24,12 +24,8 @@ from adacompute.cli.main import cli
 from adacompute.cli.output import EXIT_CODES
 from adacompute.core.errors import AdaComputeError
 from adacompute.datasets.columns import QUESTION_COLUMNS, REQUIRED, SAMPLE_COLUMNS
-from adacompute.gateway.caps import CapConfig
-from adacompute.gateway.clients import ClientLimits
-from adacompute.gateway.config import Config
-from adacompute.gateway.error_replies import ERROR_CODES
-from adacompute.gateway.log_settings import CallsConfig, LogConfig
-from adacompute.gateway.metrics import (
+from adacompute.gateway.accounting.caps import CapConfig
+from adacompute.gateway.accounting.metrics import (
     CAP_GAUGES,
     COUNTERS,
     GAUGES,
@@ -39,7 +35,11 @@ from adacompute.gateway.metrics import (
     PREFIX,
     STORE_GAUGES,
 )
-from adacompute.gateway.model_settings import ModelConfig
+from adacompute.gateway.error_replies import ERROR_CODES
+from adacompute.gateway.requests.clients import ClientLimits
+from adacompute.gateway.settings.config import Config
+from adacompute.gateway.settings.log_settings import CallsConfig, LogConfig
+from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
 from adacompute.storage.decision_columns import DECISION_COLUMNS, LOGGED_SAMPLE_COLUMNS
 
@@ -288,7 +288,7 @@ gateway](../how-to/observe.md) says which ones to look at, and which alerts to s
 have the usual `_bucket`, `_sum` and `_count`. The label `model` is the virtual model, `-` if there
 is none; `cap` is the name of the cap without its period, such as `client=team-a/tokens`.
 
-This page is made from `src/adacompute/gateway/metrics.py`.
+This page is made from `src/adacompute/gateway/accounting/metrics.py`.
 """
 
 COLUMNS = """# Columns of all files

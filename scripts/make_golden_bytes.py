@@ -26,7 +26,7 @@ from typing import Any
 from unittest.mock import patch
 
 from adacompute.core.types import make_levels
-from adacompute.gateway.config import make_config
+from adacompute.gateway.settings.config import make_config
 from adacompute.models.capabilities_cache import cache_path, save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle

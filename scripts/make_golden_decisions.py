@@ -31,7 +31,7 @@ from adacompute.core.types import IntArray
 from adacompute.datasets.example import EXAMPLE, find_example, locate_bundle
 from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.factories import ARM_RIVALS, RIVALS, only_arms
-from adacompute.gateway.config import make_config
+from adacompute.gateway.settings.config import make_config
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages.replay import decide_again, replay_log, request_prices

@@ -45,6 +45,20 @@ def first_line(path: Path) -> str:
     return (rest or line).rstrip(".")
 
 
+def _folder_lines(folder: Path, indent: str) -> list[str]:
+    """Return a line for a folder, one for each module in it, and the same for its subfolders."""
+    lines = [f"{indent + folder.name + '/':26} {first_line(folder / '__init__.py')}"]
+    indent += "  "
+    lines += [
+        f"{indent + module.name:26} {first_line(module)}"
+        for module in sorted(folder.glob("*.py"))
+        if module.name != "__init__.py"
+    ]
+    for subfolder in sorted(path.parent for path in folder.glob("*/__init__.py")):
+        lines += _folder_lines(subfolder, indent)
+    return lines
+
+
 def tree() -> str:
     """Return the tree with one line per module, top layer first."""
     source = ROOT / "src" / "adacompute"
@@ -52,12 +66,7 @@ def tree() -> str:
     folders = [name for name in ORDER if name in found] + sorted(found - set(ORDER))
     lines = ["```text"]
     for folder in [*(source / name for name in folders), *(ROOT / name for name in OUTSIDE)]:
-        lines.append(f"{folder.name + '/':26} {first_line(folder / '__init__.py')}")
-        lines += [
-            f"  {module.name:24} {first_line(module)}"
-            for module in sorted(folder.glob("*.py"))
-            if module.name != "__init__.py"
-        ]
+        lines += _folder_lines(folder, "")
     return "\n".join([*lines, "```", ""])
 
 

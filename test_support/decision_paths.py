@@ -32,8 +32,8 @@ from adacompute.batch.questions import QuestionSource, open_questions
 from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.factories import find_factory
 from adacompute.gateway.app import build
-from adacompute.gateway.config import make_config
-from adacompute.gateway.model_loading import load_models
+from adacompute.gateway.settings.config import make_config
+from adacompute.gateway.voting.model_loading import load_models
 from adacompute.graders.grader import load_grader
 from adacompute.models.calls import UNTRACKED, CallTracker
 from adacompute.models.messages import Capabilities, Reply, Sample, Settings

@@ -24,8 +24,8 @@ from pathlib import Path
 from adacompute.core.errors import ConfigError, needs_extra
 from adacompute.core.types import make_levels
 from adacompute.gateway.app import build
-from adacompute.gateway.config import Config, make_config
-from adacompute.gateway.model_loading import load_models
+from adacompute.gateway.settings.config import Config, make_config
+from adacompute.gateway.voting.model_loading import load_models
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
@@ -148,7 +148,7 @@ def serve_app(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     with needs_extra("serve"):
         import uvicorn
 
-        from adacompute.gateway.client_protocol import ClientProtocol
+        from adacompute.gateway.connection.client_protocol import ClientProtocol
 
     port = free_port()
     settings = uvicorn.Config(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.core.types import make_levels
-from adacompute.gateway.config import read_config
+from adacompute.gateway.settings.config import read_config
 from adacompute.models.capabilities_cache import cache_path, save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle

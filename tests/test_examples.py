@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from adacompute.gateway.config import make_config
+from adacompute.gateway.settings.config import make_config
 from adacompute.stages.estimate import estimate_run
 from adacompute.testing.fake_openai import serve_fake
 from adacompute.testing.llama import missing_requirement

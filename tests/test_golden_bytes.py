@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.gateway.exchange import Exchange
+from adacompute.gateway.connection.exchange import Exchange
 from adacompute.models.body import Body
 from adacompute.models.relay import Relay
 from scripts import make_golden_bytes as script

@@ -26,7 +26,7 @@ from adacompute.evaluation import evidence
 from adacompute.evaluation.factories import POLICY_FACTORIES, find_trainable
 from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.evaluation.verdict import calibrate
-from adacompute.gateway.engine import Engine
+from adacompute.gateway.voting.engine import Engine
 from adacompute.sampling import loop, session
 from adacompute.sampling.blocks import QuestionProgress
 from adacompute.stages import calibrate as calibrate_stage

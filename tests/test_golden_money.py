@@ -21,7 +21,7 @@ pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.cli.main import cli
 from adacompute.core.errors import AdaComputeError
-from adacompute.gateway.call_log import Call
+from adacompute.gateway.accounting.call_log import Call
 from adacompute.spending.call_costs import CallCosts
 from adacompute.spending.token_prices import NANO
 from test_support.paid_paths import (

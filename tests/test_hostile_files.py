@@ -30,8 +30,8 @@ import adacompute as ada
 from adacompute.core import memory
 from adacompute.core.errors import AdaComputeError, BundleError, ConfigError, DataError
 from adacompute.datasets.example import locate_bundle
-from adacompute.gateway.config import make_config
-from adacompute.gateway.model_loading import load_models
+from adacompute.gateway.settings.config import make_config
+from adacompute.gateway.voting.model_loading import load_models
 from adacompute.graders.grader import COMMAND
 from adacompute.models.capabilities_cache import load_cached
 from adacompute.policies.bundle import load_bundle

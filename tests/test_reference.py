@@ -16,8 +16,7 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 
 from adacompute.cli.main import cli
-from adacompute.gateway.error_replies import ERROR_CODES
-from adacompute.gateway.metrics import (
+from adacompute.gateway.accounting.metrics import (
     CAP_GAUGES,
     COUNTERS,
     GAUGES,
@@ -26,6 +25,7 @@ from adacompute.gateway.metrics import (
     PREFIX,
     STORE_GAUGES,
 )
+from adacompute.gateway.error_replies import ERROR_CODES
 from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,7 +76,7 @@ def test_every_column_is_on_its_page() -> None:
 
 
 def test_the_members_of_calls_are_those_that_are_written() -> None:
-    source = (GATEWAY / "call_log.py").read_text()
+    source = (GATEWAY / "accounting" / "call_log.py").read_text()
     written = set(re.findall(r'"(\w+)":[{"]', source.partition("class CallLog")[2]))
     assert written == {*START_COLUMNS, *END_COLUMNS}
 
@@ -90,7 +90,7 @@ def test_every_exception_is_on_its_page() -> None:
 def find_codes() -> set[str]:
     """Codes of errors in the source of the gateway."""
     found = set()
-    for path in GATEWAY.glob("*.py"):
+    for path in GATEWAY.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             values: list[ast.expr] = []
             if isinstance(node, ast.Call):

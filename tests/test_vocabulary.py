@@ -77,7 +77,7 @@ SETTINGS = {
     "roll_mb": "rotate_mb",
     "tariff": "token_prices",
 }
-"""Settings of the gateway: as fields in gateway/config.py, in deploy/ and in the documentation."""
+"""Settings of the gateway: as fields in its settings, in deploy/ and in the documentation."""
 
 SETTINGS_WITH_OTHER_MEANINGS = {"key", "keys", "latency_s"}
 """In the documentation these are a noun and a column of the samples as well."""
@@ -120,7 +120,7 @@ METRICS = {
     "holdout_agreed_total": "audit_agreements_total",
     "holdout_total": "audit_requests_total",
 }
-"""Metrics: in gateway/metrics.py, in deploy/ and in the documentation."""
+"""Metrics: in gateway/accounting/metrics.py, in deploy/ and in the documentation."""
 
 IDENTIFIERS = {
     "AGAIN": "REPEAT_PROBABILITY",
@@ -351,7 +351,7 @@ def check_bundles() -> Iterator[Found]:
 
 
 def check_settings() -> Iterator[Found]:
-    config = SOURCE / "gateway" / "config.py"
+    config = SOURCE / "gateway" / "settings" / "config.py"
     yield relative(config), fields(ast.parse(config.read_text())) & set(SETTINGS)
     for page in [*PAGES, *DEPLOYED]:
         yield relative(page), find_settings(page.read_text())
@@ -365,7 +365,7 @@ def check_json() -> Iterator[Found]:
 
 
 def check_metrics() -> Iterator[Found]:
-    for path in [SOURCE / "gateway" / "metrics.py", *DEPLOYED, *PAGES]:
+    for path in [SOURCE / "gateway" / "accounting" / "metrics.py", *DEPLOYED, *PAGES]:
         yield relative(path), find_metrics(path.read_text())
 
 
@@ -425,7 +425,7 @@ def test_old_names_do_not_return(name: str) -> None:
 
 
 def test_the_checks_find_what_they_look_for() -> None:
-    gateway = SOURCE / "gateway" / "account.py"
+    gateway = SOURCE / "gateway" / "accounting" / "account.py"
     assert find_names("--ladder LIST  Levels.", OPTIONS) == {"--ladder"}
     assert find_names("use --api-key-env, or --discount", OPTIONS) == set()
     assert find_names("[paper|paper+]", OPTIONS) == {"paper+"}

@@ -12,8 +12,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from adacompute.gateway.config import read_config
-from adacompute.gateway.settings import variables_in
+from adacompute.gateway.settings.config import read_config
+from adacompute.gateway.settings.settings import variables_in
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CHART = DEPLOY / "helm" / "adacompute"

@@ -75,12 +75,12 @@ def test_needs_extra_names_the_missing_library_and_the_extra() -> None:
 
 def test_needs_extra_names_what_a_module_of_ours_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
-    monkeypatch.delitem(sys.modules, "adacompute.gateway.client_protocol", raising=False)
+    monkeypatch.delitem(sys.modules, "adacompute.gateway.connection.client_protocol", raising=False)
     with (
         pytest.raises(MissingExtra, match=r"uvicorn.* 'adacompute\[serve\]'"),
         needs_extra("serve"),
     ):
-        import adacompute.gateway.client_protocol  # noqa: F401
+        import adacompute.gateway.connection.client_protocol  # noqa: F401
 
 
 def test_check_installed_names_the_missing_library_and_the_extra() -> None:

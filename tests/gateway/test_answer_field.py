@@ -17,9 +17,9 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 import openai
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.answer_field import find_answer
-from adacompute.gateway.config import make_config
-from adacompute.gateway.model_settings import ModelConfig
+from adacompute.gateway.requests.answer_field import find_answer
+from adacompute.gateway.settings.config import make_config
+from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.storage.decisions import read_decisions
 from test_support import gateways, scripted
 from test_support.scripted import ScriptedReply, ScriptedServer

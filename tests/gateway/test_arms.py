@@ -12,9 +12,9 @@ import pytest
 from adacompute.core.coloured_states import Colours, coloured_states
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import Level
-from adacompute.gateway.config import make_config
-from adacompute.gateway.engine import Engine
-from adacompute.gateway.model_loading import load_models
+from adacompute.gateway.settings.config import make_config
+from adacompute.gateway.voting.engine import Engine
+from adacompute.gateway.voting.model_loading import load_models
 from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template

@@ -19,11 +19,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 import pytest
 
 from adacompute.core.errors import ConfigError, ModelError
-from adacompute.gateway.clients import ClientLimits, Clients
-from adacompute.gateway.config import make_config
-from adacompute.gateway.openai_replies import add_models
-from adacompute.gateway.openai_requests import parse_request, passthrough_reason
-from adacompute.gateway.request_checks import Forbidden, check_choices
+from adacompute.gateway.requests.clients import ClientLimits, Clients
+from adacompute.gateway.requests.openai_replies import add_models
+from adacompute.gateway.requests.openai_requests import parse_request, passthrough_reason
+from adacompute.gateway.requests.request_checks import Forbidden, check_choices
+from adacompute.gateway.settings.config import make_config
 from adacompute.models.calls import UNTRACKED
 from adacompute.models.messages import RetryPolicy
 from adacompute.models.scorer import HttpScorer

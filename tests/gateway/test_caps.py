@@ -19,10 +19,10 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import make_levels
-from adacompute.gateway.caps import CapConfig, find_period
-from adacompute.gateway.config import make_config
-from adacompute.gateway.metrics import Metrics
-from adacompute.gateway.spending import Spending
+from adacompute.gateway.accounting.caps import CapConfig, find_period
+from adacompute.gateway.accounting.metrics import Metrics
+from adacompute.gateway.accounting.spending import Spending
+from adacompute.gateway.settings.config import make_config
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy

@@ -15,10 +15,10 @@ import pytest
 
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.core.types import make_levels
-from adacompute.gateway.browser_checks import is_loopback
-from adacompute.gateway.config import make_config, read_config
-from adacompute.gateway.model_loading import describe_verdict, load_models
-from adacompute.gateway.virtual_model import VirtualModel
+from adacompute.gateway.connection.browser_checks import is_loopback
+from adacompute.gateway.settings.config import make_config, read_config
+from adacompute.gateway.voting.model_loading import describe_verdict, load_models
+from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
@@ -222,7 +222,7 @@ LOADED = {
 
 @pytest.mark.parametrize("name", LOADED)
 def test_a_model_that_cannot_be_served_is_an_error_that_names_it(name: str, policies: Path) -> None:
-    from adacompute.gateway.model_loading import load_models
+    from adacompute.gateway.voting.model_loading import load_models
 
     model, why = LOADED[name]
     config = read_config(write(policies, GOOD, model), {})

@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.gateway.call_log import CallLog, CallOrigin
-from adacompute.gateway.config import make_config
-from adacompute.gateway.metrics import Metrics
-from adacompute.gateway.spending import Spending
+from adacompute.gateway.accounting.call_log import CallLog, CallOrigin
+from adacompute.gateway.accounting.metrics import Metrics
+from adacompute.gateway.accounting.spending import Spending
+from adacompute.gateway.settings.config import make_config
 from adacompute.spending.attempts import CallBound
 from adacompute.storage.calls import FILES, CallFile, read_calls
 from test_support import gateways

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from adacompute.gateway.exchange import EVENT_STREAM, JSON, ClientDisconnected, Exchange, TooLarge
+from adacompute.gateway.connection.exchange import (
+    EVENT_STREAM,
+    JSON,
+    ClientDisconnected,
+    Exchange,
+    TooLarge,
+)
 
 Message = MutableMapping[str, Any]
 GONE: Message = {"type": "http.disconnect"}

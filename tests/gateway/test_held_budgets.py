@@ -16,8 +16,8 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import make_levels
-from adacompute.gateway.config import make_config
-from adacompute.gateway.model_loading import load_models
+from adacompute.gateway.settings.config import make_config
+from adacompute.gateway.voting.model_loading import load_models
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy

@@ -19,19 +19,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from adacompute.gateway.config import make_config
-from adacompute.gateway.engine import Engine
-from adacompute.gateway.exchange import Receive, Scope, Send
-from adacompute.gateway.openai_replies import add_models
-from adacompute.gateway.openai_requests import (
+from adacompute.gateway.connection.exchange import Receive, Scope, Send
+from adacompute.gateway.forwarding.passthrough import MAX_BUFFERED
+from adacompute.gateway.forwarding.usage_reader import DECOMPRESSED_CHUNK, MAX_KEPT, UsageReader
+from adacompute.gateway.requests.openai_replies import add_models
+from adacompute.gateway.requests.openai_requests import (
     BadRequest,
     has_dot_segments,
     parse_request,
     passthrough_reason,
 )
-from adacompute.gateway.passthrough import MAX_BUFFERED
-from adacompute.gateway.usage_reader import DECOMPRESSED_CHUNK, MAX_KEPT, UsageReader
-from adacompute.gateway.virtual_model import VirtualModel
+from adacompute.gateway.settings.config import make_config
+from adacompute.gateway.voting.engine import Engine
+from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.graders.grader import load_grader
 from adacompute.models.body import DROP, Body, InvalidBody
 from adacompute.models.failures import Failure
@@ -598,7 +598,7 @@ def test_every_key_is_compared_in_constant_time(
         compared.append((one, other))
         return one == other
 
-    monkeypatch.setattr("adacompute.gateway.clients.hmac.compare_digest", compare)
+    monkeypatch.setattr("adacompute.gateway.requests.clients.hmac.compare_digest", compare)
     for key in (CLIENT, "wrong"):
         send(strict, "GET", "/v1/x", headers=[("Authorization", f"Bearer {key}")])
         assert len(compared) == 2  # as many as there are keys, found or not
@@ -889,7 +889,7 @@ def test_a_client_that_leaves_with_requests_waiting_ends_the_one_being_answered(
 def impatient(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     """A server whose patience ends soon; gives its port."""
     uvicorn = pytest.importorskip("uvicorn")
-    from adacompute.gateway.client_protocol import ClientProtocol
+    from adacompute.gateway.connection.client_protocol import ClientProtocol
 
     class Impatient(ClientProtocol):
         headers_timeout_s = 0.3

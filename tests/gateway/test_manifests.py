@@ -16,8 +16,8 @@ import yaml
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.gateway.config import Config, read_config
-from adacompute.gateway.settings import variables_in
+from adacompute.gateway.settings.config import Config, read_config
+from adacompute.gateway.settings.settings import variables_in
 from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import RegisterError
 from test_support.redis_server import find_redis, serve_redis

@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("prometheus_client", reason="the extra 'serve' is not installed")
 
-from adacompute.gateway.metrics import SHARED_DIRECTORY, Metrics
+from adacompute.gateway.accounting.metrics import SHARED_DIRECTORY, Metrics
 
 PROGRAM = """
 import sys
-from adacompute.gateway.metrics import Metrics, forget_process
+from adacompute.gateway.accounting.metrics import Metrics, forget_process
 metrics = Metrics()
 if sys.argv[1] == "show":
     print(metrics.scrape().decode())

@@ -20,9 +20,7 @@ import yaml
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.config import make_config, read_config
-from adacompute.gateway.error_replies import ERROR_CODES
-from adacompute.gateway.metrics import (
+from adacompute.gateway.accounting.metrics import (
     CAP_GAUGES,
     COUNTERS,
     GAUGES,
@@ -31,8 +29,10 @@ from adacompute.gateway.metrics import (
     PREFIX,
     STORE_GAUGES,
 )
-from adacompute.gateway.model_loading import load_models
-from adacompute.gateway.supervisor import run
+from adacompute.gateway.error_replies import ERROR_CODES
+from adacompute.gateway.processes.supervisor import run
+from adacompute.gateway.settings.config import make_config, read_config
+from adacompute.gateway.voting.model_loading import load_models
 from test_support import gateways
 from test_support.scripted import ScriptedReply, ScriptedServer
 

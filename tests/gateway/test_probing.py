@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.core.errors import ModelError, RequestRejected
-from adacompute.gateway import probing
-from adacompute.gateway.call_log import CallLog
-from adacompute.gateway.config import Config, make_config
-from adacompute.gateway.metrics import Metrics
+from adacompute.gateway.accounting.call_log import CallLog
+from adacompute.gateway.accounting.metrics import Metrics
+from adacompute.gateway.forwarding import probing
+from adacompute.gateway.settings.config import Config, make_config
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.storage.calls import CallFile

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from adacompute.gateway.openai_replies import edit_response_event, one_response
-from adacompute.gateway.openai_requests import VirtualRequest
-from adacompute.gateway.request_model import RequestModel
+from adacompute.gateway.requests.openai_replies import edit_response_event, one_response
+from adacompute.gateway.requests.openai_requests import VirtualRequest
+from adacompute.gateway.voting.request_model import RequestModel
 from adacompute.models.body import Body
 from adacompute.models.messages import Sample
 from adacompute.models.openai import Upstream

@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.gateway.config import make_config
+from adacompute.gateway.settings.config import make_config
 from adacompute.models.capabilities_cache import save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.spending.attempts import CallBound

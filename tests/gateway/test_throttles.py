@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adacompute.gateway.throttles import SharedCounts, Throttle, ThrottleLimits, make_counts_file
+from adacompute.gateway.requests.throttles import (
+    SharedCounts,
+    Throttle,
+    ThrottleLimits,
+    make_counts_file,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -28,7 +33,7 @@ def test_workers_count_the_requests_of_a_minute_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [6_000.0]
-    monkeypatch.setattr("adacompute.gateway.throttles.time.time", lambda: clock[0])
+    monkeypatch.setattr("adacompute.gateway.requests.throttles.time.time", lambda: clock[0])
     first, second = two_workers(tmp_path, ThrottleLimits(requests_per_minute=10))
     for throttle in (first, second) * 5:
         assert throttle.rejection() is None

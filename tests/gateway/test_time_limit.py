@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from adacompute.gateway.time_limit import TimeLimit
+from adacompute.gateway.connection.time_limit import TimeLimit
 
 
 def test_a_block_that_takes_too_long_is_ended() -> None:

@@ -8,8 +8,8 @@ pytest.importorskip("opentelemetry.sdk", reason="the extra 'otel' is not install
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from adacompute.core.types import make_levels
-from adacompute.gateway.decision import Decision
-from adacompute.gateway.tracing import Spans
+from adacompute.gateway.accounting.tracing import Spans
+from adacompute.gateway.voting.decision import Decision
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule

@@ -16,8 +16,8 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 from adacompute.core.types import hash_text
 from adacompute.datasets.example import find_example, locate_bundle
 from adacompute.datasets.rows import read_samples
-from adacompute.gateway import account
-from adacompute.gateway.config import make_config
+from adacompute.gateway.accounting import account
+from adacompute.gateway.settings.config import make_config
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.sampling.session import ParsedAnswer, Session
 from adacompute.stages.replay import decide_again, replay_log

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.gateway.upstream_health import CHECK_INTERVAL_S, UpstreamHealth
+from adacompute.gateway.forwarding.upstream_health import CHECK_INTERVAL_S, UpstreamHealth
 from test_support.gateways import send
 from test_support.scripted import ScriptedReply, ScriptedServer
 

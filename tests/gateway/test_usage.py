@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.core.types import make_levels
-from adacompute.gateway.config import make_config
-from adacompute.gateway.usage_reader import UsageReader
+from adacompute.gateway.forwarding.usage_reader import UsageReader
+from adacompute.gateway.settings.config import make_config
 from adacompute.models.capabilities_cache import save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.models.model import CallUsage

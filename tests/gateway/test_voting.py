@@ -26,9 +26,9 @@ from adacompute.core.errors import BundleError, DataError
 from adacompute.core.types import UtilityTable, make_levels
 from adacompute.features.draft import DraftSource
 from adacompute.features.text import FEATURE_SETS
-from adacompute.gateway.engine import Engine
-from adacompute.gateway.openai_requests import VirtualRequest
-from adacompute.gateway.request_model import RequestModel
+from adacompute.gateway.requests.openai_requests import VirtualRequest
+from adacompute.gateway.voting.engine import Engine
+from adacompute.gateway.voting.request_model import RequestModel
 from adacompute.models.body import Body
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
@@ -736,7 +736,7 @@ def test_requests_without_an_answer_are_counted_apart_in_a_replay(
 def test_drift_is_shown_only_after_enough_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.gateway.account.MIN_DRIFT_REQUESTS", 3)
+    monkeypatch.setattr("adacompute.gateway.accounting.account.MIN_DRIFT_REQUESTS", 3)
     own = load_bundle(bundle(tmp_path / "p", FixedRule(2)))
     drifts = ("feature_drift{", "agreement_drift{")
     save_bundle(dataclasses.replace(own, baseline=Baseline((), (), 0.5, 0.0)), tmp_path / "p")

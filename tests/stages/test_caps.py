@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.gateway.caps import find_period
+from adacompute.gateway.accounting.caps import find_period
 from adacompute.spending.accounts import CapAccount, Entry
 from adacompute.spending.counters import Charge, Counter
 from adacompute.spending.meter import CapReached, Meter

@@ -11,15 +11,15 @@ from adacompute.api.bundles import load_policy
 from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.gateway.app import Application, build
-from adacompute.gateway.config import Config
-from adacompute.gateway.log_settings import LogConfig
-from adacompute.gateway.model_loading import make_model
-from adacompute.gateway.model_settings import ModelConfig
-from adacompute.gateway.openai_requests import check_name
+from adacompute.gateway.requests.openai_requests import check_name
+from adacompute.gateway.settings.config import Config
+from adacompute.gateway.settings.log_settings import LogConfig
+from adacompute.gateway.settings.model_settings import ModelConfig
+from adacompute.gateway.voting.model_loading import make_model
 from adacompute.graders.grader import Grader
 
 if TYPE_CHECKING:
-    from adacompute.gateway.virtual_model import VirtualModel
+    from adacompute.gateway.voting.virtual_model import VirtualModel
 
 ANY_PORT = 0
 """The ASGI server chooses where to listen, not this application."""

@@ -12,18 +12,18 @@ from contextlib import asynccontextmanager
 from urllib.parse import unquote
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.admission import Admission
-from adacompute.gateway.config import Config
-from adacompute.gateway.exchange import Exchange, Receive, Scope, Send
+from adacompute.gateway.connection.exchange import Exchange, Receive, Scope, Send
 from adacompute.gateway.gateway import Gateway
-from adacompute.gateway.operator_pages import (
+from adacompute.gateway.processes.operator_pages import (
     Page,
     allow_origins,
     make_pages,
     metrics_page,
     ready_page,
 )
-from adacompute.gateway.virtual_model import VirtualModel
+from adacompute.gateway.requests.admission import Admission
+from adacompute.gateway.settings.config import Config
+from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.spending.registers import Register
 
 

@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Mapping
 
 from adacompute.core.errors import AdaComputeError, ModelError, ModelTimeout, RateLimited
-from adacompute.gateway.caps import NotPriced
-from adacompute.gateway.exchange import JSON, Exchange, TooLarge, TooManyElements
-from adacompute.gateway.openai_replies import write_error
-from adacompute.gateway.openai_requests import BadRequest
-from adacompute.gateway.request_checks import Forbidden
-from adacompute.gateway.request_model import UpstreamRejected
+from adacompute.gateway.accounting.caps import NotPriced
+from adacompute.gateway.connection.exchange import JSON, Exchange, TooLarge, TooManyElements
+from adacompute.gateway.requests.openai_replies import write_error
+from adacompute.gateway.requests.openai_requests import BadRequest
+from adacompute.gateway.requests.request_checks import Forbidden
+from adacompute.gateway.voting.request_model import UpstreamRejected
 from adacompute.models.endpoint import Unavailable
 from adacompute.spending.meter import CapReached
 

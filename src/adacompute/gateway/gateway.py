@@ -17,15 +17,12 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ModelError, ModelTimeout
-from adacompute.gateway.account import Account
-from adacompute.gateway.admission import Admission
-from adacompute.gateway.browser_checks import BrowserChecks
-from adacompute.gateway.clients import Clients
-from adacompute.gateway.config import Config
-from adacompute.gateway.connection_limits import ConnectionLimits
-from adacompute.gateway.engine import Engine
-from adacompute.gateway.error_replies import EXPECTED, send_error, send_rejection
-from adacompute.gateway.exchange import (
+from adacompute.gateway.accounting.account import Account
+from adacompute.gateway.accounting.spending import Spending
+from adacompute.gateway.accounting.tracing import Spans
+from adacompute.gateway.connection.browser_checks import BrowserChecks
+from adacompute.gateway.connection.connection_limits import ConnectionLimits
+from adacompute.gateway.connection.exchange import (
     JSON,
     NO_MODEL,
     ClientDisconnected,
@@ -34,10 +31,22 @@ from adacompute.gateway.exchange import (
     Scope,
     Send,
 )
-from adacompute.gateway.grading_queues import GradingQueues
-from adacompute.gateway.log_settings import MB
-from adacompute.gateway.openai_replies import add_models
-from adacompute.gateway.openai_requests import (
+from adacompute.gateway.connection.time_limit import TimeLimit
+from adacompute.gateway.error_replies import EXPECTED, send_error, send_rejection
+from adacompute.gateway.forwarding.passthrough import (
+    MAX_BUFFERED,
+    forward,
+    redact_error,
+    without_coding,
+)
+from adacompute.gateway.forwarding.probing import needs_probe, probe_upstreams
+from adacompute.gateway.forwarding.upstream_health import UpstreamHealth
+from adacompute.gateway.forwarding.usage_reader import decompress
+from adacompute.gateway.processes.operator_pages import READY
+from adacompute.gateway.requests.admission import Admission
+from adacompute.gateway.requests.clients import Clients
+from adacompute.gateway.requests.openai_replies import add_models
+from adacompute.gateway.requests.openai_requests import (
     BUDGET_HEADER,
     PATHS,
     REFUSED_PATHS,
@@ -47,23 +56,19 @@ from adacompute.gateway.openai_requests import (
     parse_request,
     passthrough_reason,
 )
-from adacompute.gateway.operator_pages import READY
-from adacompute.gateway.output_limits import limit_forwarded
-from adacompute.gateway.passthrough import MAX_BUFFERED, forward, redact_error, without_coding
-from adacompute.gateway.probing import needs_probe, probe_upstreams
-from adacompute.gateway.request_checks import (
+from adacompute.gateway.requests.output_limits import limit_forwarded
+from adacompute.gateway.requests.request_checks import (
     check_budget,
     check_choices,
     check_request,
     max_samples,
 )
-from adacompute.gateway.spending import Spending
-from adacompute.gateway.time_limit import TimeLimit
-from adacompute.gateway.tracing import Spans
-from adacompute.gateway.upstream_health import UpstreamHealth
-from adacompute.gateway.usage_reader import decompress
-from adacompute.gateway.virtual_model import VirtualModel
-from adacompute.gateway.voting import Voting
+from adacompute.gateway.settings.config import Config
+from adacompute.gateway.settings.log_settings import MB
+from adacompute.gateway.voting.engine import Engine
+from adacompute.gateway.voting.grading_queues import GradingQueues
+from adacompute.gateway.voting.virtual_model import VirtualModel
+from adacompute.gateway.voting.voting import Voting
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
 from adacompute.models.retry_budget import RetryBudget

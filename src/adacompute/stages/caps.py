@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.gateway.caps import DAY_S, PERIODS, find_period
-from adacompute.gateway.clients import ANONYMOUS
-from adacompute.gateway.config import Config, read_config
-from adacompute.gateway.exchange import NO_MODEL
+from adacompute.gateway.accounting.caps import DAY_S, PERIODS, find_period
+from adacompute.gateway.connection.exchange import NO_MODEL
+from adacompute.gateway.requests.clients import ANONYMOUS
+from adacompute.gateway.settings.config import Config, read_config
 from adacompute.spending.accounts import OPERATOR, CapAccount
 from adacompute.spending.peers import Peers
 from adacompute.spending.replica import set_cap_spent

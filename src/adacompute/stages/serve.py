@@ -14,11 +14,11 @@ from typing import Any
 
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
-from adacompute.gateway.caps import CapConfig
-from adacompute.gateway.config import Config, make_config, read_config
-from adacompute.gateway.model_loading import load_models
-from adacompute.gateway.settings import variables_in
-from adacompute.gateway.supervisor import run
+from adacompute.gateway.accounting.caps import CapConfig
+from adacompute.gateway.processes.supervisor import run
+from adacompute.gateway.settings.config import Config, make_config, read_config
+from adacompute.gateway.settings.settings import variables_in
+from adacompute.gateway.voting.model_loading import load_models
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.accounts import LEASE_SHARE
 from adacompute.spending.registers import RegisterError

@@ -1,0 +1,262 @@
+"""Call log: the account of every call to the upstream, from its start to its end.
+
+Everything that costs money goes through here: samples, forwarded requests, audits, retries, probes
+and scorers. A call whose usage arrived is charged to the token; any other is charged its upper
+bound and flagged as estimated. The metrics of calls, tokens and cost are counted here and nowhere
+else. A disk that cannot be written loses rows, which are counted, and never a request. It reads no
+replies and decides nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from adacompute.gateway.accounting.caps import CapReached, Caps
+from adacompute.gateway.accounting.metrics import Metrics
+from adacompute.gateway.processes.logs import LOG
+from adacompute.models.calls import NO_USAGE
+from adacompute.models.model import CallUsage, OnUsage
+from adacompute.spending.attempts import MAX_TEXT_CHARS, Attempt, CallBound
+from adacompute.spending.call_costs import count_samples, price_usage
+from adacompute.spending.counters import Charge
+from adacompute.spending.meter import Reservation
+from adacompute.spending.token_prices import NANO, TokenPriceList, TokenPrices
+from adacompute.storage.calls import CallFile
+
+Purpose = Literal["vote", "audit", "forward", "probe", "scorer"]
+"""What a call is for: samples of a decision, of an audit, or something else."""
+
+WARN_S = 60.0
+"""Least time between two warnings that rows are lost."""
+
+
+class CallOrigin(NamedTuple):
+    """Whose call it is: the request, the name of the client, the virtual model, the purpose."""
+
+    request_id: str
+    client: str
+    model: str
+    purpose: Purpose
+
+
+def _quote(text: str) -> str:
+    """Write a text as JSON."""
+    return f'"{text}"' if text.isascii() and text.isalnum() else json.dumps(text)
+
+
+_cached_quote = lru_cache(maxsize=1024)(_quote)
+
+
+def _number(value: float | None) -> str:
+    return "null" if value is None else repr(value)
+
+
+def _without_prefix(path: str) -> str:
+    """Return a path without its query and version."""
+    return path.partition("?")[0].removeprefix("/v1/").removeprefix("v1/")
+
+
+class CallLog:
+    """The account of one process.
+
+    ``price_lists`` has the token prices of each virtual model; those of "-" are for all others.
+    With ``caps``, a call that does not fit under one of them is not started.
+    """
+
+    def __init__(
+        self,
+        file: CallFile,
+        metrics: Metrics,
+        price_lists: Mapping[str, TokenPriceList] | None = None,
+    ) -> None:
+        self.caps: Caps | None = None
+        self._file = file
+        self._metrics = metrics
+        self._price_lists = price_lists or {}
+        self._prefix = f"{time.time_ns():x}-{os.getpid():x}"
+        self._numbers = itertools.count()
+        self._warned_at = -WARN_S
+
+    async def start(
+        self,
+        origin: CallOrigin,
+        path: str,
+        bound: CallBound,
+        attempt: int = 1,
+        on_usage: OnUsage | None = None,
+    ) -> Call:
+        """Record that a call starts; ``on_usage`` receives what it is charged, unless refused.
+
+        Its largest charge is reserved first; CapReached if it does not fit under a cap.
+        """
+        prices = self._prices(origin.model, bound.model)
+        number = f"{self._prefix}-{next(self._numbers):x}"
+        call = Call(self, number, origin, bound, prices, on_usage)
+        call.reservation = await self._reserve(call, bound)
+        # Encoded by hand: json.dumps of a row takes as long as the rest of its recording.
+        self._write(
+            f'{{"call":"{number}","request":{_quote(origin.request_id[:MAX_TEXT_CHARS])},'
+            f'"client":{_cached_quote(origin.client)},"model":{_cached_quote(origin.model)},'
+            f'"upstream_model":{_cached_quote(bound.model)},'
+            f'"path":{_cached_quote(path[:MAX_TEXT_CHARS])},"purpose":"{origin.purpose}",'
+            f'"attempt":{attempt},"started_at":{time.time():.3f},'
+            f'"max_prompt_tokens":{bound.prompt_tokens},'
+            f'"max_completion_tokens":{bound.completion_tokens},'
+            f'"max_cost":{_number(call.max_cost)}}}'
+        )
+        return call
+
+    async def check(self, origin: CallOrigin, bound: CallBound) -> None:
+        """Raise CapReached if a call could not be started now."""
+        prices = self._prices(origin.model, bound.model)
+        reservation = await self._reserve(Call(self, "", origin, bound, prices, None), bound)
+        if reservation is not None:
+            reservation.release()
+
+    async def _reserve(self, call: Call, bound: CallBound) -> Reservation | None:
+        """Reserve the largest charge of a call; its money is not known without token prices."""
+        if self.caps is None:
+            return None
+        n_tokens, max_cost = bound.prompt_tokens + bound.completion_tokens, call.max_cost
+        worst: Charge = {"samples": bound.n_samples, "tokens": n_tokens}
+        if max_cost is not None:
+            worst = {**worst, "money": math.ceil(max_cost * NANO)}
+        try:
+            return await self.caps.reserve(call.origin, worst)
+        except CapReached as refusal:
+            counter = refusal.counter
+            self._metrics.count("cap_refusals_total", "?" if counter is None else counter.cap)
+            raise
+
+    def record_end(self, call: Call, charged: CallUsage) -> None:
+        """Record that a call ended, and count what it is charged."""
+        self._write(
+            f'{{"call":"{call.id}","ended_at":{time.time():.3f},'
+            f'"prompt_tokens":{charged.prompt_tokens},'
+            f'"completion_tokens":{charged.completion_tokens},'
+            f'"cached_tokens":{charged.cached_tokens},'
+            f'"reasoning_tokens":{charged.reasoning_tokens},'
+            f'"is_estimated":{"true" if charged.is_estimated else "false"},'
+            f'"cost":{_number(charged.cost)}}}'
+        )
+        metrics, labels = self._metrics, (call.origin.model, call.origin.purpose)
+        metrics.count("calls_total", *labels)
+        if charged is NO_USAGE:
+            return
+        if charged.is_contradicted:
+            metrics.count("contradicted_usage_total", *labels)
+        tokens = {"prompt": charged.prompt_tokens, "completion": charged.completion_tokens}
+        for kind, n in tokens.items():
+            metrics.count("tokens_total", *labels, kind, by=n)
+            if charged.is_estimated:
+                metrics.count("estimated_tokens_total", *labels, kind, by=n)
+        if charged.cost is not None:
+            metrics.count("cost_total", *labels, by=charged.cost)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _prices(self, model: str, upstream_model: str) -> TokenPrices | None:
+        own = self._price_lists.get(model, {}).get(upstream_model)
+        return own or self._price_lists.get("-", {}).get(upstream_model)
+
+    def _write(self, row: str) -> None:
+        if self._file.append_text(row):
+            return
+        self._metrics.count("lost_call_rows_total")
+        if time.monotonic() - self._warned_at >= WARN_S:
+            self._warned_at = time.monotonic()
+            LOG.warning(
+                "calls cannot be recorded in %s: is the disk full, or the directory read-only?",
+                self._file.directory,
+            )
+
+
+class Call(Attempt):
+    """An attempt of the gateway: reserved in caps, and recorded when it starts and ends."""
+
+    __slots__ = ("_log", "_on_usage", "_prices", "id", "origin", "reservation")
+
+    def __init__(
+        self,
+        log: CallLog,
+        number: str,
+        origin: CallOrigin,
+        bound: CallBound,
+        prices: TokenPrices | None,
+        on_usage: OnUsage | None,
+    ) -> None:
+        super().__init__(bound)
+        self.id = number
+        self.origin = origin
+        self._log = log
+        self._prices = prices
+        self._on_usage = on_usage
+        self.reservation: Reservation | None = None
+
+    @property
+    def max_cost(self) -> float | None:
+        """The most that the call can cost; None without token prices."""
+        return self._cost(self.bound.charge(None))
+
+    def _settle(self, charged: CallUsage) -> None:
+        """Replace what was reserved by what is charged, and record the end."""
+        if charged is NO_USAGE:
+            if self.reservation is not None:
+                self.reservation.release()
+            self._log.record_end(self, charged)
+            return
+        charged = replace(charged, cost=self._cost(charged))
+        if self.reservation is not None:
+            self.reservation.settle(
+                {
+                    "samples": count_samples(self.bound, charged),
+                    "tokens": charged.prompt_tokens + charged.completion_tokens,
+                    "money": round((charged.cost or 0.0) * NANO),
+                }
+            )
+        self._log.record_end(self, charged)
+        if self._on_usage is not None:
+            self._on_usage(charged)
+
+    def _cost(self, charged: CallUsage) -> float | None:
+        return None if self._prices is None else price_usage(self._prices, charged) / NANO
+
+
+@dataclass(frozen=True)
+class CallRecorder:
+    """A tracker that records every attempt for one origin.
+
+    ``on_usage`` receives what each attempt is charged, unless the server refused it.
+    ``scorer`` is the name of the scorer that is called, which completes nothing.
+    """
+
+    log: CallLog
+    origin: CallOrigin
+    on_usage: OnUsage | None = None
+    scorer: str | None = None
+
+    async def start(self, path: str, payload: bytes, attempt: int) -> Call:
+        """Record the start of an attempt; CapReached if it may not be made."""
+        path = _without_prefix(path)
+        bound = CallBound.read(path, payload)
+        if self.scorer is not None:
+            bound = CallBound(self.scorer, len(payload), 0)
+        return await self.log.start(self.origin, path, bound, attempt, self.on_usage)
+
+    async def check(self, path: str, payload: bytes) -> None:
+        """Raise CapReached if an attempt could not be made now."""
+        await self.log.check(self.origin, CallBound.read(_without_prefix(path), payload))
+
+    def for_purpose(self, purpose: Purpose, **changes: Any) -> CallRecorder:  # noqa: ANN401
+        """Return a recorder of calls with another purpose."""
+        return replace(self, origin=self.origin._replace(purpose=purpose), **changes)

@@ -1,0 +1,247 @@
+"""Exchange: one HTTP request of a client and its reply, over ASGI.
+
+It reads a body within limits, writes replies and events, and notices when the client disconnects.
+Our own headers are removed from the request here, so that nothing behind is controlled by them. It
+knows nothing of models except the name that requests are counted under.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import asynccontextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from adacompute.gateway.connection.time_limit import TimeLimit
+from adacompute.gateway.requests.openai_replies import write_error
+from adacompute.models.body import count_elements
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+NO_MODEL = "-"
+"""Model label of other requests: clients must not choose the labels of metrics."""
+
+OWN_HEADERS = b"x-adacompute-"
+
+WATCH_DISCONNECT = "adacompute.watch_disconnect"
+"""Member of the scope of a server that reports a disconnect without a task that waits for it."""
+
+WatchDisconnect = Callable[[Callable[[], None]], Callable[[], object]]
+"""Takes a function to call when the client disconnects; returns one that ends that."""
+
+BODILESS = (204, 304)
+"""Statuses of replies without a body and without a length."""
+
+EVENT_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class TooLarge(Exception):  # noqa: N818 - it names the state
+    """A body that is larger than allowed."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"the body is larger than {max_bytes / 1e6:g} MB")
+
+
+class TooManyElements(Exception):  # noqa: N818 - it names the state
+    """A body with more brackets and commas than allowed."""
+
+    def __init__(self, max_elements: int) -> None:
+        super().__init__(f"the body has more than {max_elements:,} brackets and commas")
+
+
+class ClientDisconnected(Exception):  # noqa: N818 - it names what happened
+    """The client disconnected before its request was answered."""
+
+
+class Exchange:
+    """One request in flight."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        self.path = raw.decode("latin-1").partition("?")[0]
+        self._query: bytes = scope.get("query_string", b"")
+        self._headers: Headers = list(scope["headers"])
+        self._receive = receive
+        self._watch_disconnect: WatchDisconnect | None = scope.get(WATCH_DISCONNECT)
+        self._send = send
+        self.model = NO_MODEL
+        self.client = ""
+        self.max_samples = 1
+        self.error_code: str | None = None
+        self.error: str | None = None
+        self.failed_status = 0
+        self.decision_id: str | None = None
+        self.n_samples: int | None = None
+        self.cost: float | None = None
+        self.started_at = time.perf_counter()
+        self.redact: Callable[[str], str] = str
+        self.status = 0
+        self._is_stream = False
+        self._is_complete = False
+
+    @property
+    def final_status(self) -> int:
+        """The status of the reply, or of the failure that a reply which had begun ended with."""
+        return self.failed_status or self.status
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time since the request began."""
+        return time.perf_counter() - self.started_at
+
+    @property
+    def target(self) -> str:
+        """The path below /v1/ as it was sent, with its query."""
+        return self.path.removeprefix("/v1/") + self.query
+
+    @property
+    def query(self) -> str:
+        """The query as it was sent, with its question mark."""
+        return "?" + self._query.decode("latin-1") if self._query else ""
+
+    @property
+    def headers(self) -> Headers:
+        """The request's headers without our own."""
+        return [(name, value) for name, value in self._headers if not name.startswith(OWN_HEADERS)]
+
+    @cached_property
+    def request_id(self) -> str:
+        """The client's ``x-request-id``, or an id of our own."""
+        return self.header("x-request-id") or os.urandom(8).hex()
+
+    @property
+    def headers_without_compression(self) -> Headers:
+        """The request's headers, asking for a reply without compression."""
+        kept = [(name, value) for name, value in self.headers if name != b"accept-encoding"]
+        return [*kept, (b"accept-encoding", b"identity")]
+
+    def header(self, name: str) -> str | None:
+        """Return the value of a header."""
+        wanted = name.encode()
+        for known, value in self._headers:
+            if known == wanted:
+                return value.decode("latin-1")
+        return None
+
+    async def read(
+        self, *, max_bytes: int, timeout_s: float, max_elements: float = math.inf
+    ) -> bytes:
+        """Read the whole body; raise TimeoutError if it takes too long.
+
+        Elements are counted as they arrive, so that a body with too many is not read to its end.
+        """
+        length = self.header("content-length")
+        if length is not None and length.isdecimal() and int(length) > max_bytes:
+            raise TooLarge(max_bytes)
+        parts: list[bytes] = []
+        size, n_elements, more = 0, 0, True
+        with TimeLimit(timeout_s):
+            while more:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnected
+                parts.append(message.get("body", b""))
+                size, more = size + len(parts[-1]), message.get("more_body", False)
+                if size > max_bytes:
+                    raise TooLarge(max_bytes)
+                if max_elements < math.inf:
+                    n_elements += count_elements(parts[-1])
+                    if n_elements > max_elements:
+                        raise TooManyElements(int(max_elements))
+        return b"".join(parts)
+
+    @asynccontextmanager
+    async def cancel_on_disconnect(self) -> AsyncIterator[None]:
+        """Cancel the block when the client disconnects, and raise ClientDisconnected.
+
+        A client that disconnects after the full reply cancels nothing.
+        """
+        task = asyncio.current_task()
+        has_left = False
+
+        def cancel() -> None:
+            nonlocal has_left
+            if task is not None and not self._is_complete:
+                has_left = True
+                task.cancel()
+
+        stop_watching = self._watch(cancel)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not has_left:
+                raise
+            if task is not None:
+                task.uncancel()
+            raise ClientDisconnected from None
+        finally:
+            stop_watching()
+
+    def _watch(self, on_disconnect: Callable[[], None]) -> Callable[[], object]:
+        """Have a function called when the client disconnects; return what ends that."""
+        if self._watch_disconnect is not None:
+            return self._watch_disconnect(on_disconnect)
+
+        async def listen() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            on_disconnect()
+
+        return asyncio.ensure_future(listen()).cancel
+
+    async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Begin a reply."""
+        self.status = status
+        listed = list(headers)
+        kinds = [value for name, value in listed if name == b"content-type"]
+        self._is_stream = any(b"event-stream" in kind for kind in kinds)
+        await self._send({"type": "http.response.start", "status": status, "headers": listed})
+
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        """Send a part of the reply, or with ``more=False`` its last."""
+        self._is_complete = not more
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def reply(self, status: int, headers: Iterable[tuple[bytes, bytes]], data: bytes) -> None:
+        """Send a whole reply."""
+        listed = list(headers)
+        if status not in BODILESS:
+            listed = [(name, value) for name, value in listed if name != b"content-length"]
+            listed.append((b"content-length", b"%d" % len(data)))
+        await self.start(status, listed)
+        await self.write(data, more=False)
+
+    async def fail(
+        self,
+        status: int,
+        message: str,
+        kind: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
+        """Send an error, as an event if a stream has begun; any other begun reply is cut off."""
+        self.failed_status = status
+        self.error = self.error or message
+        data = write_error(self.redact(message), kind, code=code, param=param)
+        if self.status == 0:
+            await self.reply(status, [JSON, *headers], data)
+        elif self._is_stream and not self._is_complete:
+            await self.write(b"data: " + data + b"\n\n", more=False)

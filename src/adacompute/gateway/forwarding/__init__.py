@@ -1,0 +1,1 @@
+"""Forwarding: requests that are sent on unchanged, and what is known of the upstream."""

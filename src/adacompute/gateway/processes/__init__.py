@@ -1,0 +1,1 @@
+"""Processes and administration: the supervisor, its workers, and the pages for operators."""

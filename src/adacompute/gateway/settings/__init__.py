@@ -1,0 +1,1 @@
+"""Settings: what the operator sets, read from a file and checked before it starts."""

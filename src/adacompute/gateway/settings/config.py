@@ -1,0 +1,370 @@
+"""Configuration: all settings of a gateway, checked before it starts.
+
+A TOML file has one table, ``[serve]``, with a table of its own for each virtual model, for the keys
+of clients and for the log. ``${NAME}`` in a value is replaced by an environment variable. An
+unknown setting is an error that lists the known ones, and every value is checked here. It opens no
+connection and loads no policy.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from adacompute.core.errors import ConfigError
+from adacompute.gateway.accounting.caps import WHEN_SPENT, CapConfig, check_caps
+from adacompute.gateway.connection.browser_checks import is_loopback
+from adacompute.gateway.processes.logs import FORMATS, LEVELS
+from adacompute.gateway.requests.clients import (
+    ALLOWED_PATHS,
+    ClientLimits,
+    check_digest,
+    check_paths,
+)
+from adacompute.gateway.requests.openai_requests import check_name
+from adacompute.gateway.settings.log_settings import CallsConfig, LogConfig
+from adacompute.gateway.settings.model_settings import ModelConfig
+from adacompute.gateway.settings.settings import (
+    as_table,
+    build_settings,
+    check_positive,
+    expand_variables,
+)
+from adacompute.models.body import MAX_ELEMENTS
+from adacompute.models.messages import RetryPolicy, Timeouts
+from adacompute.models.openai_format import check_url
+from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
+from adacompute.spending.leases import LEASE_S
+from adacompute.spending.peers import RECOVERY_S
+from adacompute.spending.redis_register import RedisRegister
+from adacompute.spending.registers import Register
+from adacompute.spending.sqlite_register import SqliteRegister
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ORIGIN = re.compile(r"https?://[^/\s*]+")
+_MAX_PORT = 65_535
+_MAX_WAIT_S = 10.0
+_POSITIVE = (
+    "workers",
+    "max_request_line_bytes",
+    "max_header_bytes",
+    "max_headers",
+    "max_connections_per_address",
+    "max_body_mb",
+    "max_json_elements",
+    "max_reply_mb",
+    "max_concurrency",
+    "max_samples",
+    "max_upstream_failures",
+    "timeout_s",
+    "first_byte_timeout_s",
+    "body_timeout_s",
+    "grader_timeout_s",
+    "max_grader_queue",
+    "max_attempts",
+    "drain_s",
+    "sse_keepalive_s",
+    "lease_s",
+    "recovery_s",
+)
+
+ACCOUNTS = "accounts.sqlite"
+"""Name of the file in which workers share what was spent."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A gateway: its upstream, its models, its clients and its limits."""
+
+    base_url: str
+    """Address of the upstream, with its ``/v1``."""
+    upstream_api_key: str | None = field(default=None, repr=False)
+    """Key that is sent to the upstream."""
+    host: str = "127.0.0.1"
+    """Address to listen on. One that others can reach needs client keys."""
+    port: int = 8000
+    """Port to listen on."""
+    admin_host: str = "127.0.0.1"
+    """Address of the admin pages: ``/ready``, ``/metrics`` and administration."""
+    admin_port: int | None = None
+    """Port of the admin pages. Default: the one after ``port``."""
+    admin_key: str | None = field(default=None, repr=False)
+    """SHA-256 of the key that administration needs. Default: administration is off."""
+    log_format: str = "text"
+    """Lines on standard error: ``text`` or ``json``."""
+    log_level: str = "info"
+    """Least severe level of these lines: ``debug``, ``info``, ``warning`` or ``error``."""
+    workers: int = 1
+    """Worker processes."""
+    forward_key: bool = False
+    """Send the client's key upstream."""
+    max_request_line_bytes: int = 8_192
+    """Longest method and URL of a request (431)."""
+    max_header_bytes: int = 32_768
+    """Largest size of all headers of a request (431)."""
+    max_headers: int = 100
+    """Headers of a request (431)."""
+    max_connections_per_address: int = 100
+    """Connections that one client address may open, per worker (429)."""
+    trusted_proxies: Sequence[str] = ()
+    """Addresses and networks without that limit, such as ``10.0.0.0/8``."""
+    allowed_hosts: Sequence[str] = ()
+    """Values of the ``Host`` header to answer to (403). Default: names of this machine; with
+    client keys, all."""
+    allowed_origins: Sequence[str] = ()
+    """Origins of web pages that may send requests, such as ``https://app.example.com``."""
+    max_body_mb: float = 32.0
+    """Largest body of a request (413)."""
+    max_json_elements: int = MAX_ELEMENTS
+    """Brackets and commas in a body that can be voted on, those in texts included (400)."""
+    max_reply_mb: float = 16.0
+    """Largest reply of the upstream that is held in memory, decompressed (502)."""
+    max_concurrency: int = 10_000
+    """Requests in flight, per worker (503)."""
+    max_samples: int = 64
+    """Samples that one request may draw. Forwarded requests with a larger ``n`` get 403."""
+    max_output_tokens: int | None = None
+    """Tokens that one completion may have. It is written into requests that set no limit or a
+    larger one. Caps in tokens or money need it."""
+    timeout_s: float = 600.0
+    """Time limit of a whole request, with all its calls and retries (504)."""
+    first_byte_timeout_s: float = 120.0
+    """Longest silence of the upstream in one call."""
+    body_timeout_s: float = 30.0
+    """Time in which the body of a request must arrive (408)."""
+    grader_timeout_s: float = TIMEOUT_S
+    """Time limit for grading a sample; after it the sample is unparsed."""
+    max_grader_queue: int = MAX_QUEUE
+    """Samples that may wait for a grader, per worker."""
+    max_attempts: int = 3
+    """Attempts per call to the upstream."""
+    max_retry_share: float = 0.2
+    """Retries as a share of all calls of a worker."""
+    max_upstream_failures: int = 5
+    """Failures in a row after which ``/ready`` answers 503."""
+    shutdown_delay_s: float = 0.0
+    """Time to go on serving after SIGTERM, while ``/ready`` answers 503."""
+    drain_s: float = 30.0
+    """Time to complete requests after that, before everything is stopped."""
+    sse_keepalive_s: float = 5.0
+    """Seconds between the comments in a stream that waits for samples."""
+    probe: bool = True
+    """Find out at the start what the upstream supports."""
+    traces: bool = False
+    """Send OpenTelemetry traces; needs the extra ``otel``."""
+    allowed_paths: Sequence[str] = ALLOWED_PATHS
+    """Requests that clients may send (403). A path may end in ``*``; ``* /v1/*`` allows all."""
+    allow_stored_responses: bool = False
+    """Accept ``previous_response_id``, ``conversation`` and ``background`` on ``/v1/responses``,
+    which reach what the upstream stores for other clients."""
+    client_keys: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the key of each client, by the client's name."""
+    client_limits: Mapping[str, ClientLimits] = field(default_factory=dict)
+    """What each client may ask for, by the client's name: see below."""
+    models: Mapping[str, ModelConfig] = field(default_factory=dict)
+    """Virtual models, by their name: see below."""
+    log: LogConfig | None = None
+    """The decision log: see below. Default: no log."""
+    calls: CallsConfig = field(default_factory=CallsConfig)
+    """The account of calls: see below."""
+    account_store: str | None = field(default=None, repr=False)
+    """Where workers and hosts share what was spent: a file, or ``redis://…``. Default:
+    ``accounts.sqlite`` in the directory of the account of calls."""
+    lease_s: float = LEASE_S
+    """How long capped requests are served while the account store does not answer, at the recent
+    rate of their clients."""
+    recovery_s: float = RECOVERY_S
+    """How long nothing is granted if the account store has lost data and a worker does not report
+    what it has leased; then that counts as spent."""
+    caps: Sequence[CapConfig] = ()
+    """Limits on what is spent per day, per month or altogether: see below."""
+    when_spent: str = "reject"
+    """What a request without a sample gets when a cap is reached: ``reject`` (an error) or
+    ``cheapest`` (one sample of the cheapest arm)."""
+    token_prices: str | None = None
+    """File with the token prices of every upstream model."""
+
+    def __post_init__(self) -> None:
+        check_url(self.base_url)
+        key = self.upstream_api_key
+        if key and not (key.isascii() and key.isprintable() and " " not in key):
+            raise ConfigError("upstream_api_key contains characters that no header can carry")
+        for name in _POSITIVE:
+            check_positive(getattr(self, name), name)
+        if not 0 <= self.shutdown_delay_s < math.inf:
+            raise ConfigError(
+                f"shutdown_delay_s must be a number of 0 or more, not {self.shutdown_delay_s}"
+            )
+        if not 0 <= self.max_retry_share <= 1:
+            raise ConfigError(
+                f"max_retry_share must be a share from 0 to 1, not {self.max_retry_share}"
+            )
+        for name in ("port", "admin_port"):
+            if (value := getattr(self, name)) is not None and not 0 <= value <= _MAX_PORT:
+                raise ConfigError(f"{name} must be a number from 0 to {_MAX_PORT}, not {value}")
+        for name, known in (
+            ("log_format", FORMATS),
+            ("log_level", LEVELS),
+            ("when_spent", WHEN_SPENT),
+        ):
+            if (value := getattr(self, name)) not in known:
+                raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+        if self.max_output_tokens is not None:
+            check_positive(self.max_output_tokens, "max_output_tokens")
+        check_caps(self)
+        self._check_addresses()
+        for name in self.models:
+            check_name(name)
+        for client, digest in self.client_keys.items():
+            _check_key(client, digest)
+        if self.admin_key is not None:
+            _check_key("admin_key", self.admin_key)
+        check_paths(self.allowed_paths)
+        if unknown := sorted(set(self.client_limits) - set(self.client_keys)):
+            raise ConfigError(f"client_limits names {unknown[0]!r}, which has no client key")
+
+    def _check_addresses(self) -> None:
+        """Raise ConfigError if an address cannot be used, or can be reached by anyone."""
+        for network in self.trusted_proxies:
+            _check_network(network)
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"allowed_origins must be like https://example.com, not {origin!r}"
+                )
+        upstream = urlsplit(self.base_url)
+        if upstream.port == self.port and is_loopback(upstream.hostname or ""):
+            raise ConfigError(
+                f"base_url {self.base_url} is the address of this gateway itself: "
+                "give the address of the upstream, or another port"
+            )
+        if not self.client_keys and not is_loopback(self.host):
+            raise ConfigError(
+                f"host {self.host} can be reached from outside and there are no client keys: "
+                "add a table [serve.client_keys], or bind to 127.0.0.1"
+            )
+
+    @property
+    def account_file(self) -> Path | None:
+        """The file in which workers share what was spent; None if it is a Redis server."""
+        store = self.account_store
+        if store is None:
+            return self.calls.directory_for(self.port) / ACCOUNTS
+        return None if "://" in store else Path(store)
+
+    def open_register(self) -> Register:
+        """Return the register in which workers and replicas share what was spent."""
+        path = self.account_file
+        if path is None:
+            return RedisRegister(self.account_store or "")
+        with suppress(OSError):  # the register reports that it cannot be used
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return SqliteRegister(path)
+
+    @property
+    def admin_port_or_default(self) -> int:
+        """The port of the admin pages: the one after the gateway's, if none is given."""
+        if self.admin_port is not None:
+            return self.admin_port
+        return 0 if self.port in {0, _MAX_PORT} else self.port + 1
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """Time limits of one attempt of a call, which may take as long as a whole request."""
+        return Timeouts(first_byte_s=self.first_byte_timeout_s, total_s=self.timeout_s)
+
+    @property
+    def retries(self) -> RetryPolicy:
+        """Retries of a call while a client waits."""
+        return RetryPolicy(max_attempts=self.max_attempts, max_wait_s=_MAX_WAIT_S)
+
+
+def _check_key(name: str, digest: str) -> None:
+    if not _DIGEST.fullmatch(digest):
+        raise ConfigError(
+            f"the key of {name!r} must be its SHA-256 in 64 hexadecimal digits, as "
+            "`printf %s KEY | sha256sum` prints it"
+        )
+    check_digest(name, digest)
+
+
+def _check_network(value: str) -> None:
+    try:
+        ipaddress.ip_network(value)
+    except ValueError as error:
+        raise ConfigError(
+            f"trusted_proxies must be addresses or networks, such as 10.0.0.0/8: {error}"
+        ) from None
+
+
+def read_config(path: Path, given: Mapping[str, Any]) -> Config:
+    """Read a file; options of the command line take precedence over it."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
+    table = content.get("serve")
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path} has no table [serve]")
+    try:
+        return make_config({**expand_variables(table), **given}, beside=path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
+    """Make a configuration from plain values; relative paths start at ``beside``."""
+    values = {name.replace("-", "_"): value for name, value in content.items()}
+    models = as_table(values.get("models", {}), "models")
+    values["models"] = {
+        name: build_settings(
+            ModelConfig, _resolve_paths(table, where, ("bundle", "token_prices"), beside), where
+        )
+        for name, table in models.items()
+        for where in [f"models.{name}"]
+    }
+    values["client_keys"] = {
+        client: str(digest).lower()
+        for client, digest in as_table(values.get("client_keys", {}), "client_keys").items()
+    }
+    limits = as_table(values.get("client_limits", {}), "client_limits")
+    values["client_limits"] = {
+        client: build_settings(ClientLimits, as_table(table, where), where)
+        for client, table in limits.items()
+        for where in [f"client_limits.{client}"]
+    }
+    if values.get("log") is not None:
+        values["log"] = build_settings(
+            LogConfig, _resolve_paths(values["log"], "log", ("directory",), beside), "log"
+        )
+    values["caps"] = tuple(
+        build_settings(CapConfig, as_table(table, "caps"), "caps")
+        for table in values.get("caps", ())
+    )
+    calls = _resolve_paths(values.get("calls", {}), "calls", ("directory",), beside)
+    values["calls"] = build_settings(CallsConfig, calls, "calls")
+    return build_settings(Config, _resolve_paths(values, "serve", _paths(values), beside), "serve")
+
+
+def _paths(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the settings that are paths; an address is none."""
+    is_address = "://" in str(values.get("account_store"))
+    return ("token_prices",) if is_address else ("token_prices", "account_store")
+
+
+def _resolve_paths(
+    table: object, where: str, names: tuple[str, ...], beside: Path
+) -> dict[str, Any]:
+    found = dict(as_table(table, where))
+    for name in names:
+        if isinstance(found.get(name), str):
+            found[name] = str(beside / found[name])
+    return found

@@ -1,0 +1,88 @@
+"""Model settings: what the configuration says about one virtual model.
+
+The text below each setting is its meaning in the reference. It loads no policy.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from adacompute.core.errors import ConfigError
+from adacompute.gateway.requests.answer_field import check_pointer
+from adacompute.gateway.settings.settings import check_positive
+
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+_MODEL_LIMITS = (
+    "max_rounds",
+    "deadline_s",
+    "max_budget",
+    "max_samples",
+    "max_concurrency",
+    "max_output_tokens",
+    "requests_per_minute",
+)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A virtual model: its policy, its budget and its grader."""
+
+    bundle: str
+    """Directory of the policy's bundle, or ``example``. A relative path starts at the file."""
+    budget: float
+    """Mean cost per request, in the unit of the bundle."""
+    model: str | None = None
+    """The upstream's name of the model, if it is not the bundle's."""
+    bundle_digest: str | None = None
+    """Digest of the bundle, as ``fit`` prints it (SHA-256). Another bundle is not served."""
+    grader: str | None = None
+    """Grader to use instead of the bundle's. One that runs a command must be given here."""
+    max_rounds: int | None = None
+    """Rounds of samples per request. It must be what the price was calibrated with."""
+    deadline_s: float | None = None
+    """Start no round after this many seconds; cancel the rest when a sample has arrived."""
+    accept_verdict: bool = False
+    """Serve a policy whose verdict is loss, no gain or inconclusive."""
+    pacing: bool = True
+    """Hold the mean cost of requests at the budget by moving the price."""
+    shadow: bool = False
+    """Answer with one sample, and only log what the policy would do."""
+    audit_share: float = 0.0
+    """Share of requests that are sampled to the largest level after the answer."""
+    audit_max_share: float = 0.05
+    """Limit on the samples of audits, as a share of the served ones, of all workers and hosts."""
+    max_budget: float | None = None
+    """Largest budget that a request may set for itself (403). Default: ``budget``."""
+    max_samples: int | None = None
+    """Samples that one request for this model may draw."""
+    max_concurrency: int | None = None
+    """Requests for this model in flight, of all workers together (429)."""
+    max_output_tokens: int | None = None
+    """Tokens that one completion may have, instead of the gateway's limit."""
+    requests_per_minute: int | None = None
+    """Requests for this model in the last minute, of all workers together (429)."""
+    token_prices: str | None = None
+    """File with the token prices of this model, instead of the gateway's."""
+    scorer: str | None = None
+    """URL that scores texts, used if no answer can be parsed. If it fails, the first sample is
+    returned."""
+    answer_field: str | None = None
+    """JSON pointer to the member that is graded, such as ``/answer``, of answers to requests for
+    JSON. Without it, such requests are forwarded."""
+
+    def __post_init__(self) -> None:
+        check_positive(self.budget, "budget")
+        if self.bundle_digest is not None and not _DIGEST.fullmatch(self.bundle_digest):
+            raise ConfigError(
+                f"bundle_digest must be 64 hexadecimal digits, not {self.bundle_digest!r}: copy "
+                "what 'adacompute fit' printed"
+            )
+        if self.answer_field is not None:
+            check_pointer(self.answer_field, "answer_field")
+        for name in _MODEL_LIMITS:
+            if (value := getattr(self, name)) is not None:
+                check_positive(value, name)
+        for name in ("audit_share", "audit_max_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be a share from 0 to 1, not {getattr(self, name)}")

@@ -1,0 +1,80 @@
+"""Decision: what was decided for one request, and the sample that answers it.
+
+It is made by the engine and read by the account; it decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from adacompute.core.types import Float32Array
+    from adacompute.gateway.voting.request_model import RequestModel, SampledChoice
+    from adacompute.models.messages import Sample
+    from adacompute.sampling.session import Session
+    from adacompute.spending.shared_pacing import SharedPacer
+
+QuestionSource = Literal["template", "message", "none"]
+"""Where the question was found: by the bundle's template, as a message, or nowhere."""
+
+
+@dataclass(eq=False)
+class Decision:
+    """What was decided for one request, as it is logged.
+
+    ``samples_used`` samples voted on the answer; an audit adds more to the session later.
+    ``samples_planned`` is more than that only in shadow mode. ``chosen`` is the index of the sample
+    that answers, −1 where none was parsed. ``prepare_s`` is the time before the first decision.
+    ``cost`` is in the unit of the bundle, and ``pacer`` is what the price came from, if it is not
+    that of a budget of the request's own.
+    """
+
+    id: str
+    model: str
+    budget: float
+    question_source: QuestionSource
+    features: Float32Array
+    session: Session
+    started_at: float
+    prepare_s: float = 0.0
+    chosen: int = -1
+    samples_used: int = 0
+    samples_planned: int = 0
+    latency_s: float = 0.0
+    is_incomplete: bool = False
+    is_audit: bool = False
+    is_shadow: bool = False
+    scorer_error: str | None = None
+    traceparent: str | None = None
+    client: str | None = None
+    cost: float = 0.0
+    pacer: SharedPacer | None = None
+
+    @property
+    def decision_s(self) -> float:
+        """Time that all decisions of the request took."""
+        return self.prepare_s + self.session.progress.decision_s
+
+    def settle(self) -> None:
+        """Report the cost to the pacer, once; a request that cost nothing is none to it."""
+        pacer, self.pacer = self.pacer, None
+        if pacer is not None and self.cost > 0:
+            pacer.settle(self.cost)
+        elif pacer is not None:
+            pacer.cancel()
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The sample that answers a request, what was decided, and what was sampled."""
+
+    sample: Sample
+    decision: Decision
+    model: RequestModel
+
+    @property
+    def choice(self) -> SampledChoice:
+        """The reply that the sample came in."""
+        found: SampledChoice = self.sample.raw
+        return found

@@ -1,0 +1,346 @@
+"""Engine: one request for a virtual model, from its question to the sample that answers it.
+
+It finds the question in the prompt, opens a session on it, runs the loop of the sampling layer over
+the request, and chooses the sample to answer with. It knows nothing of HTTP, of clients, or of
+where decisions are logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+
+from adacompute.core.errors import BundleError, InfeasibleBudget, ModelError
+from adacompute.core.types import Float32Array, hash_text
+from adacompute.gateway.accounting.call_log import CallRecorder
+from adacompute.gateway.requests.chat_messages import last_user_text
+from adacompute.gateway.requests.openai_requests import COMPLETIONS, BadRequest, VirtualRequest
+from adacompute.gateway.voting.decision import Decision, Outcome, QuestionSource
+from adacompute.gateway.voting.held_budgets import HeldBudgets
+from adacompute.gateway.voting.request_model import RequestModel
+from adacompute.gateway.voting.virtual_model import VirtualModel
+from adacompute.models.body import Body
+from adacompute.models.messages import Prompt, Sample
+from adacompute.models.model import CallUsage
+from adacompute.models.openai import Upstream
+from adacompute.policies.arm_settings import edit_request, find_question
+from adacompute.policies.kinds import EVIDENCE_POLICIES
+from adacompute.sampling.blocks import question_block_features, question_features
+from adacompute.sampling.grading import LARGE, Grading
+from adacompute.sampling.loop import run_session
+from adacompute.sampling.session import ParsedAnswer, Session
+
+_SMOOTHING = 0.05
+
+
+@dataclass(eq=False)
+class _Question:
+    """The text of a question, None if there is none, where it was found, and its features."""
+
+    text: str | None
+    source: QuestionSource
+    features: Float32Array | None = None
+
+
+class Engine:
+    """Serves the requests of one virtual model; many tasks of one loop may use it at once."""
+
+    def __init__(
+        self,
+        virtual: VirtualModel,
+        upstream: Upstream,
+        grading: Grading | None = None,
+        replica: str = "process",
+    ) -> None:
+        if not virtual.bundle.frontier:
+            raise BundleError("the policy was not calibrated: run 'adacompute calibrate' first")
+        self.virtual = virtual
+        self.upstream = upstream
+        self._pooled = virtual.bundle.pooled
+        self._price_for = lru_cache(maxsize=256)(self._find_prices)
+        self.grading = grading or Grading(virtual.grader)
+        self._price_for(virtual.budget)
+        self.held_budgets = HeldBudgets(virtual, replica)
+        self._round_s = 0.0
+        self._large = asyncio.Lock()
+        self._waiting: list[_Question] = []
+
+    async def warm_up(self) -> None:
+        """Decide on a made-up question without sampling: libraries are slow the first time."""
+        await self.grading.start()
+        body = Body.parse(b'{"messages": [{"role": "user", "content": "What is 7 + 8?"}]}')
+        if body is None:
+            raise AssertionError
+        path, name = "chat/completions", self.virtual.name
+        request = VirtualRequest(body, path, name, budget=None, debug=False)
+        session = self.open(request).session
+        session.tell([ParsedAnswer("0.5")] * session.n_planned)
+        session.ask()
+        await self.grading.parse(session, Sample("The answer is \\frac{1}{2}."))
+
+    async def begin(self, request: VirtualRequest, client: str = "") -> Decision:
+        """Open a request; large ones are opened in a thread, one at a time."""
+        if len(request.body.data) <= LARGE:
+            question = self._find_question(request.prompt)
+            await self._add_features(question)
+            decision = self.open(request, question, client)
+        else:
+            async with self._large:
+                decision = await asyncio.to_thread(self.open, request, None, client)
+        if decision.pacer is not None:
+            decision.pacer.begin()
+        return decision
+
+    async def _add_features(self, question: _Question) -> None:
+        """Compute the features of a question together with those of others that arrive with it."""
+        if question.text is None:
+            return
+        self._waiting.append(question)
+        await asyncio.sleep(0)  # until every request that has arrived waits here
+        if question.features is None:  # the first to go on computes for all
+            block, self._waiting = self._waiting, []
+            texts = [one.text or "" for one in block]
+            found = question_block_features(self.virtual.bundle, texts)
+            for one, features in zip(block, found, strict=True):
+                one.features = features[np.newaxis]
+
+    def open(
+        self, request: VirtualRequest, question: _Question | None = None, client: str = ""
+    ) -> Decision:
+        """Make the first decision; ``question`` is found in the request by default."""
+        start = time.perf_counter()
+        budget, price, pooled_price = self._price(request, client)
+        pacer = None if request.budget is not None else self.held_budgets.find(client)
+        if pacer is not None:
+            budget = pacer.target
+            price, pooled_price = self.held_budgets.prices(pacer.budget())
+        question = question or self._find_question(request.prompt)
+        text, bundle = question.text, self.virtual.bundle
+        if text is None and self._pooled is not None:
+            bundle, price = self._pooled, pooled_price
+        body = hash_text(request.body.data.decode())
+        number = hashlib.blake2b(f"{body}{time.time_ns()}".encode(), digest_size=9).hexdigest()
+        # Without a question, requests are mixed: the same prompt must not always get the least.
+        key = hash_text(number if text is None else text)
+        features = question.features
+        if features is None:
+            features = question_features(self.virtual.bundle, text)
+        session = Session(
+            bundle,
+            text,
+            price=price,
+            grader=self.virtual.grader,
+            max_rounds=self._max_rounds(),
+            key=key,
+            features=features,
+        )
+        session.ask()
+        return Decision(
+            id=number,
+            model=self.virtual.name,
+            budget=budget,
+            question_source=question.source,
+            features=features[0],
+            session=session,
+            started_at=time.time(),
+            prepare_s=time.perf_counter() - start - session.progress.decision_s,
+            pacer=pacer,
+        )
+
+    def request_model(
+        self,
+        request: VirtualRequest,
+        headers: Mapping[str, str],
+        query: str = "",
+        recorder: CallRecorder | None = None,
+        question: str | None = None,
+    ) -> RequestModel:
+        """Return the model as a request samples it; ``recorder`` records its calls.
+
+        ``question`` is needed where arms have prompts of their own.
+        """
+        bundle = self.virtual.bundle
+        return RequestModel(
+            self.upstream,
+            request,
+            self.virtual.model,
+            headers,
+            query,
+            want_logprobs=bundle.needs_logprobs,
+            want_top_logprobs=bundle.draft is not None,
+            answer_field=self.answer_field(request),
+            arms=edit_request(bundle.arms, question, is_chat=request.path != COMPLETIONS),
+            max_output_tokens=self.virtual.max_output_tokens,
+            recorder=recorder,
+        )
+
+    @property
+    def lacks_logprobs(self) -> bool:
+        """Whether the policy decides by log-probabilities that the upstream does not return."""
+        bundle, known = self.virtual.bundle, self.upstream.capabilities
+        decides_by_them = isinstance(bundle.policy, EVIDENCE_POLICIES) and bundle.needs_logprobs
+        return decides_by_them and known.logprobs in {"missing", "rejected"}
+
+    def answer_field(self, request: VirtualRequest) -> str | None:
+        """Return the pointer to what is graded of an answer; None if it is the whole text."""
+        return self.virtual.answer_field if request.wants_json else None
+
+    def ends_after_one_sample(self, decision: Decision) -> bool:
+        """Whether one sample ends the request, whatever it is: then it can be streamed live."""
+        session = decision.session
+        if session.n_planned != 1 or self.virtual.bundle.arms:
+            return False
+        return all(session.planned_after([answer]) is None for answer in (0, -1))
+
+    async def run(
+        self, model: RequestModel, decision: Decision, remaining_s: float = math.inf
+    ) -> Outcome:
+        """Sample and decide until the policy stops or no time remains, then choose."""
+        start, session = time.perf_counter(), decision.session
+        deadline_s = min(remaining_s, self.virtual.deadline_s or math.inf)
+        is_complete = await run_session(
+            session,
+            model,
+            grading=self.grading,
+            on_usage=model.calls.append,
+            deadline_s=deadline_s if deadline_s < math.inf else None,
+            on_round=self._note_round,
+        )
+        decision.is_incomplete = not is_complete
+        sample = await self._choose(decision, model.recorder)
+        decision.samples_used = decision.samples_planned = session.n_samples
+        decision.latency_s = time.perf_counter() - start
+        return Outcome(sample, decision, model)
+
+    async def run_cheapest(self, model: RequestModel, decision: Decision) -> Outcome:
+        """Answer with one sample of the cheapest arm, whatever the policy planned."""
+        start, session = time.perf_counter(), decision.session
+        arm = self.virtual.bundle.cheapest_arm
+        samples = model.sample("", 1, arm=arm, on_usage=model.calls.append)
+        async with aclosing(samples):
+            session.finish([await self.grading.parse(session, one) async for one in samples])
+        decision.is_incomplete = True
+        sample = await self._choose(decision, model.recorder)
+        decision.samples_used = decision.samples_planned = session.n_samples
+        decision.latency_s = time.perf_counter() - start
+        return Outcome(sample, decision, model)
+
+    async def record_single_sample(self, decision: Decision, sample: Sample) -> None:
+        """Record the only sample of a request, and what the policy would plan after it."""
+        session = decision.session
+        parsed = await self.grading.parse(session, sample)
+        answer = -1 if parsed.value is None else 0
+        decision.samples_planned = session.n_planned
+        if session.n_planned == 1:
+            decision.samples_planned = session.planned_after([answer], draft=sample) or 1
+        session.finish([parsed])
+        decision.chosen, decision.samples_used = answer, 1
+
+    async def audit(self, outcome: Outcome) -> None:
+        """Sample up to the largest level after the answer was given."""
+        session, model = outcome.decision.session, outcome.model
+        if model.recorder is not None:
+            model.recorder = model.recorder.for_purpose("audit")
+        missing = self.virtual.bundle.max_samples - session.n_samples
+        if missing > 0:
+            async with aclosing(model.sample("", missing, on_usage=model.calls.append)) as samples:
+                async for sample in samples:
+                    session.finish([await self.grading.parse(session, sample)])
+        outcome.decision.is_audit = True
+
+    def cost(self, calls: Sequence[CallUsage]) -> float | None:
+        """Cost of calls in money; None without token prices."""
+        costs = [call.cost for call in calls if call.cost is not None]
+        has_prices = bool(self.virtual.price_list) and len(costs) == len(calls)
+        return math.fsum(costs) if has_prices else None
+
+    def request_cost(self, decision: Decision, model: RequestModel) -> float:
+        """Cost of a request in the unit of the bundle, at the mean cost where it is not known."""
+        n_samples = max(model.n_received, decision.samples_used)
+        match self.virtual.bundle.unit:
+            case "samples":
+                return float(n_samples)
+            case "tokens":
+                return float(sum(call.completion_tokens for call in model.calls))
+            case "characters":
+                return float(sum(len(sample.text) for sample in decision.session.samples))
+            case "money" if (cost := self.cost(model.calls)) is not None:
+                return cost
+        return n_samples * self.virtual.bundle.sample_cost
+
+    async def _choose(self, decision: Decision, recorder: CallRecorder | None) -> Sample:
+        """Return the first sample of the winning class.
+
+        If no answer was parsed, it is the sample that the scorer prefers, or the first. A scorer
+        that fails costs nothing but its scores.
+        """
+        session, scorer = decision.session, self.virtual.scorer
+        decision.chosen = -1 if session.chosen is None else session.chosen
+        if decision.chosen < 0 and scorer is not None and session.question is not None:
+            question, url = session.question, scorer.base_url
+            tracker = recorder and recorder.for_purpose("scorer", scorer=url, on_usage=None)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    scores = [
+                        group.create_task(scorer.score(question, sample.text, tracker=tracker))
+                        for sample in session.samples
+                    ]
+            except* ModelError as failures:
+                decision.scorer_error = str(failures.exceptions[0])
+            else:
+                decision.chosen = int(np.argmax([score.result() for score in scores]))
+        return session.samples[max(0, decision.chosen)]
+
+    def _find_prices(self, budget: float) -> tuple[float, float]:
+        """Return the prices of a budget for questions with a text and for those without."""
+        bundle = self.virtual.bundle
+        return bundle.price_for(budget), bundle.pooled_price_for(budget)
+
+    def _price(self, request: VirtualRequest, client: str) -> tuple[float, float, float]:
+        """Return the budget of a request, and its prices with and without a question's text."""
+        own = self.virtual.client_budgets.get(client, self.virtual.budget)
+        budget = own if request.budget is None else request.budget
+        try:
+            return budget, *self._price_for(budget)
+        except (BundleError, InfeasibleBudget) as error:
+            raise BadRequest(str(error), "budget") from None
+
+    def _max_rounds(self) -> int | None:
+        """Rounds that a request may take: as configured, and as fit into its deadline."""
+        limit, deadline_s = self.virtual.max_rounds, self.virtual.deadline_s
+        if deadline_s is None or self._round_s == 0:
+            return limit
+        in_time = max(1, int(deadline_s / self._round_s))
+        return in_time if limit is None else min(limit, in_time)
+
+    def _note_round(self, taken_s: float) -> None:
+        """Keep a moving average of the time that a round takes."""
+        before = taken_s if self._round_s == 0 else self._round_s
+        self._round_s = (1 - _SMOOTHING) * before + _SMOOTHING * taken_s
+
+    def _find_question(self, prompt: Prompt) -> _Question:
+        bundle = self.virtual.bundle
+        template = bundle.template
+        extract = (
+            partial(find_question, bundle.arms) if template is None else template.extract_question
+        )
+        if (found := extract(prompt)) is not None:
+            return _Question(_without_surrogates(found), "template")
+        if prompt.messages is not None and (text := last_user_text(prompt.messages)):
+            return _Question(_without_surrogates(text), "message")
+        if template is None and prompt.text:
+            return _Question(_without_surrogates(prompt.text), "message")
+        return _Question(None, "none")
+
+
+def _without_surrogates(text: str) -> str:
+    """Replace halves of surrogate pairs, which are no text."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,142 @@
+"""Model loading: from the settings of virtual models to their policies, graders and prices.
+
+Everything is checked here, so that wrong settings fail with one sentence before a request is
+served. It opens no connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
+from adacompute.datasets.example import locate_bundle
+from adacompute.gateway.settings.config import Config
+from adacompute.gateway.settings.log_settings import MB
+from adacompute.gateway.settings.model_settings import ModelConfig
+from adacompute.gateway.voting.engine import Engine
+from adacompute.gateway.voting.virtual_model import VirtualModel
+from adacompute.graders.grader import Grader, load_grader
+from adacompute.models.capabilities_cache import cache_path, load_cached
+from adacompute.models.messages import Capabilities
+from adacompute.models.openai import Upstream
+from adacompute.models.scorer import HttpScorer
+from adacompute.policies.bundle import NOT_JUDGED, Bundle, load_bundle
+from adacompute.policies.bundle_checks import check_arms, check_verdict
+from adacompute.spending.token_prices import (
+    TokenPriceList,
+    find_token_prices,
+    parse_token_prices,
+)
+
+
+def load_models(config: Config) -> dict[str, VirtualModel]:
+    """Load the policy of every virtual model; raise ConfigError if one does not fit."""
+    models: dict[str, VirtualModel] = {}
+    graders: dict[str, Grader] = {}
+    for name, model in config.models.items():
+        try:
+            virtual = _load(config, name, model)
+        except (BundleError, ConfigError, InfeasibleBudget) as error:
+            raise ConfigError(f"models.{name}: {error}") from None
+        # Models with the same grader share its process.
+        models[name] = replace(
+            virtual, grader=graders.setdefault(virtual.grader.name, virtual.grader)
+        )
+    return models
+
+
+def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
+    bundle = load_bundle(locate_bundle(Path(given.bundle)), digest=given.bundle_digest)
+    return make_model(config, name, given, bundle)
+
+
+def make_model(
+    config: Config,
+    name: str,
+    given: ModelConfig,
+    bundle: Bundle,
+    grader: Grader | None = None,
+) -> VirtualModel:
+    """Make a virtual model from its settings and its policy, or raise an error if they do not fit.
+
+    ``grader`` is one of the caller's own; otherwise it is made from its name.
+    """
+    check_arms(bundle, given.bundle)
+    first = bundle.arms[0].model if bundle.arms else None
+    model, graded_by = given.model or bundle.model or first, given.grader or bundle.grader
+    if model is None:
+        raise BundleError(f"{given.bundle} does not say which model it is for: give its name")
+    if grader is None and graded_by is None:
+        raise BundleError(f"{given.bundle} does not name a grader: give one")
+    _check_calibration(given, bundle)
+    virtual = VirtualModel(
+        name=name,
+        model=model,
+        bundle=bundle,
+        budget=given.budget,
+        grader=grader or load_grader(str(graded_by), timeout_s=config.grader_timeout_s),
+        max_rounds=bundle.max_rounds,
+        max_output_tokens=given.max_output_tokens or config.max_output_tokens,
+        deadline_s=given.deadline_s,
+        shadow=given.shadow,
+        audit_share=given.audit_share,
+        audit_max_share=given.audit_max_share,
+        price_list=_find_prices(config, given, model),
+        scorer=_make_scorer(config, given),
+        answer_field=given.answer_field,
+        pacing=given.pacing,
+        client_budgets={
+            client: limits.budget
+            for client, limits in config.client_limits.items()
+            if limits.budget is not None
+        },
+        capabilities=load_cached(cache_path(), config.base_url, model) or Capabilities(),
+    )
+    Engine(virtual, Upstream(config.base_url, model))  # checks the budget
+    return virtual
+
+
+def _find_prices(config: Config, given: ModelConfig, model: str) -> TokenPriceList:
+    """Return token prices; those that are given for a model must include it."""
+    price_list: TokenPriceList = {}
+    if (prices := given.token_prices or config.token_prices) is not None:
+        price_list = parse_token_prices(Path(prices))
+    if given.token_prices is not None:
+        find_token_prices(price_list, model)
+    return price_list
+
+
+def _make_scorer(config: Config, given: ModelConfig) -> HttpScorer | None:
+    if given.scorer is None:
+        return None
+    return HttpScorer(
+        given.scorer,
+        timeouts=config.timeouts,
+        retries=config.retries,
+        max_reply_bytes=int(config.max_reply_mb * MB),
+    )
+
+
+def _check_calibration(given: ModelConfig, bundle: Bundle) -> None:
+    """Refuse a policy that was not calibrated for these rounds, or that showed no gain."""
+    if given.max_rounds is not None and given.max_rounds != bundle.max_rounds:
+        limit = "any number" if bundle.max_rounds is None else f"at most {bundle.max_rounds}"
+        raise BundleError(
+            f"max_rounds is {given.max_rounds}, but {given.bundle} was calibrated for {limit} of "
+            f"rounds: run 'adacompute calibrate --max-rounds {given.max_rounds}'"
+        )
+    check_verdict(bundle, given.budget, path=given.bundle, is_accepted=given.accept_verdict)
+
+
+def describe_verdict(name: str, virtual: VirtualModel) -> str | None:
+    """Return a sentence on the verdict of a virtual model; None if it needs none."""
+    verdict = virtual.bundle.verdict(virtual.budget)
+    if verdict is None:
+        return None
+    if verdict == NOT_JUDGED:
+        return (
+            f"warning: {name} was not judged at a budget of {virtual.budget:g}: calibrate its "
+            "bundle at this budget for a verdict"
+        )
+    return f"{name}: the verdict at a budget of {virtual.budget:g} is {verdict!r}"

@@ -1,0 +1,327 @@
+"""Voting: one request that is decided on, answered as JSON or as a stream of events.
+
+A stream is forwarded live if one sample is all there will be. Otherwise the client gets a first
+event at once and keep-alive comments while samples are drawn, and then the events of the chosen
+sample. In shadow mode every answer is a single sample, forwarded live, and the decision is only
+logged. It knows nothing of how decisions are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Coroutine, Iterator
+from dataclasses import replace
+from typing import Any
+
+from adacompute.core.errors import ModelError
+from adacompute.gateway.accounting.account import Account
+from adacompute.gateway.connection.exchange import EVENT_STREAM, JSON, Exchange, Headers
+from adacompute.gateway.forwarding.passthrough import Forwarded, forward
+from adacompute.gateway.requests.openai_replies import (
+    DONE,
+    KEEP_ALIVE,
+    StreamHead,
+    edit_event,
+    edit_response_event,
+    one_choice,
+    one_response,
+    role_event,
+    usage_event,
+)
+from adacompute.gateway.requests.openai_requests import (
+    CHAT,
+    COMPLETIONS,
+    FIELD,
+    VOTED_PATHS,
+    VirtualRequest,
+)
+from adacompute.gateway.requests.output_limits import limit_output
+from adacompute.gateway.settings.config import Config
+from adacompute.gateway.voting.decision import Decision, Outcome
+from adacompute.gateway.voting.engine import Engine
+from adacompute.gateway.voting.request_model import RequestModel, at_pointer
+from adacompute.models.body import DROP
+from adacompute.models.failures import Failure
+from adacompute.models.messages import Sample
+from adacompute.models.model import sum_usage
+from adacompute.models.openai_format import MalformedReply, parse_json, parse_samples
+from adacompute.models.relay import Relay
+from adacompute.models.responses_format import RESPONSES, to_completion
+from adacompute.models.streams import parse_stream
+from adacompute.spending.meter import CapReached
+
+IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
+"""Headers by which a server recognises a request and repeats its answer."""
+
+SAMPLING_SHARE = 0.95
+"""Share of the time of a request in which samples are drawn; the rest is for the answer."""
+
+_AUDIT_SCALE = 2**32
+_PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}
+
+
+class Voting:
+    """Serves the requests of one virtual model that can be voted on."""
+
+    def __init__(self, engine: Engine, relay: Relay, account: Account, config: Config) -> None:
+        self.engine = engine
+        self._relay = relay
+        self._account = account
+        self._sse_keepalive_s = config.sse_keepalive_s
+        self._timeout_s = config.timeout_s
+        self._answers_when_spent = config.when_spent == "cheapest"
+        self._audits: set[asyncio.Task[None]] = set()
+
+    def body_for_upstream(self, request: VirtualRequest) -> bytes:
+        """Return the client's body with the upstream's model name and none of our options."""
+        virtual, body, changes = self.engine.virtual, request.body, dict[str, Any]()
+        if body.read("model", str) != virtual.model or FIELD in body.values:
+            changes = {"model": virtual.model, FIELD: DROP}
+        if request.path in VOTED_PATHS:
+            known = self.engine.upstream.capabilities.max_tokens_field
+            limit = virtual.max_output_tokens
+            changes = limit_output(body, request.path, limit, changes, default=known)
+        return body.edit(changes) if changes else body.data
+
+    async def serve(self, exchange: Exchange, request: VirtualRequest) -> None:
+        """Decide, sample and answer."""
+        if self.engine.lacks_logprobs:
+            raise ModelError(
+                f"the policy of {self.engine.virtual.name} needs log-probabilities, and the "
+                "upstream does not return them: train a policy with --evidence votes"
+            )
+        decision = await self.engine.begin(request, exchange.client)
+        decision.traceparent = exchange.header("traceparent")
+        decision.client, exchange.decision_id = exchange.client, decision.id
+        try:
+            await self._answer(exchange, request, decision)
+        finally:
+            decision.settle()
+
+    async def _answer(
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision
+    ) -> None:
+        """Sample and answer, in the form that the request asks for."""
+        if self.engine.virtual.shadow:
+            await self._forward(exchange, request, decision, is_shadow=True)
+        elif request.stream and self.engine.ends_after_one_sample(decision):
+            await self._forward(exchange, request, decision, is_shadow=False)
+        elif request.stream:
+            await self._stream(exchange, request, decision)
+        else:
+            outcome = await self._run(exchange, request, decision)
+            reply = _write_reply(request, outcome)
+            await exchange.reply(200, [JSON, *self._headers(request, outcome)], reply)
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait for audits that are under way, and cancel those that take too long."""
+        if self._audits:
+            await asyncio.wait(self._audits, timeout=timeout_s)
+        for task in self._audits:
+            task.cancel()
+        await asyncio.gather(*self._audits, return_exceptions=True)
+
+    def _request_model(
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision
+    ) -> RequestModel:
+        """Return the model with the client's headers, except those that make samples equal."""
+        headers: dict[str, str] = {}
+        for name, value in self._relay.request_headers(exchange.headers_without_compression):
+            if name not in IDEMPOTENCY_HEADERS:
+                headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        recorder = self._account.recorder(exchange, "vote")
+        question = decision.session.question
+        model = self.engine.request_model(request, headers, exchange.query, recorder, question)
+        model.max_samples = exchange.max_samples
+        return model
+
+    async def _stream(
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision
+    ) -> None:
+        if not self._answers_when_spent:  # an error cannot be sent once the stream has begun
+            recorder = self._account.recorder(exchange, "vote")
+            await recorder.check(request.path, self.body_for_upstream(request))
+        await exchange.start(200, [*EVENT_STREAM, *_decision_headers(decision)])
+        head = StreamHead(_PREFIXES[request.path] + decision.id, int(decision.started_at))
+        is_chat = request.path == CHAT
+        begin = role_event(head, self.engine.virtual.model) if is_chat else KEEP_ALIVE
+        await exchange.write(begin)
+        outcome = await self._with_keepalive(exchange, self._run(exchange, request, decision))
+        for event in _write_events(request, outcome, head):
+            await exchange.write(event)
+        await exchange.write(b"" if request.path == RESPONSES else DONE, more=False)
+
+    async def _run(
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision
+    ) -> Outcome:
+        """Sample and decide; what was spent is recorded even if it comes to nothing."""
+        model = self._request_model(exchange, request, decision)
+        try:
+            remaining_s = self._timeout_s * SAMPLING_SHARE - exchange.elapsed_s
+            try:
+                outcome = await self.engine.run(model, decision, remaining_s)
+            except CapReached:
+                if not self._answers_when_spent:
+                    raise
+                outcome = await self.engine.run_cheapest(model, decision)
+        except BaseException:
+            self._account.record_abandoned(self.engine, decision, model)
+            raise
+        self._record(exchange, outcome)
+        return outcome
+
+    async def _with_keepalive(
+        self, exchange: Exchange, work: Coroutine[Any, Any, Outcome]
+    ) -> Outcome:
+        """Wait for an outcome, and send keep-alive comments meanwhile."""
+        task = asyncio.ensure_future(work)
+        try:
+            while True:
+                done, _ = await asyncio.wait({task}, timeout=self._sse_keepalive_s)
+                if done:
+                    return task.result()
+                await exchange.write(KEEP_ALIVE)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+
+    @property
+    def counts_all(self) -> bool:
+        """Whether the upstream is known to count the tokens of all choices of a reply."""
+        return self.engine.upstream.capabilities.usage == "all"
+
+    async def _forward(
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision, *, is_shadow: bool
+    ) -> None:
+        """Forward one sample live as the answer, and record it."""
+        start = time.perf_counter()
+        decision.is_shadow = is_shadow
+        model = self._request_model(exchange, request, decision)
+        body = self.body_for_upstream(request)
+        tracker = replace(self._account.recorder(exchange, "vote"), on_usage=model.calls.append)
+        headers = _decision_headers(decision)
+        try:
+            forwarded = await forward(
+                exchange,
+                self._relay,
+                body,
+                tracker,
+                headers=headers,
+                keep_body=True,
+                counts_all=self.counts_all,
+            )
+        except BaseException:
+            self._account.record_abandoned(self.engine, decision, model)
+            raise
+        decision.latency_s = time.perf_counter() - start
+        sample = _parse_forwarded(forwarded, request.path)
+        if sample is None:
+            self._account.record_abandoned(self.engine, decision, model)
+            return
+        if (pointer := self.engine.answer_field(request)) is not None:
+            sample = at_pointer(sample, pointer)
+        await self.engine.record_single_sample(decision, sample)
+        self._record(exchange, Outcome(sample, decision, model))
+
+    def _record(self, exchange: Exchange, outcome: Outcome) -> None:
+        """Record a decision, and audit the request if it was selected for it."""
+        decision, virtual = outcome.decision, self.engine.virtual
+        exchange.n_samples = decision.samples_used
+        exchange.cost = self.engine.cost(outcome.model.calls)
+        is_selected = int(decision.id[:8], 16) < virtual.audit_share * _AUDIT_SCALE
+        self._account.record_decision(self.engine, outcome)
+        if virtual.audit_share:
+            task = asyncio.ensure_future(self._audit(outcome, is_selected=is_selected))
+            self._audits.add(task)
+            task.add_done_callback(self._audits.discard)
+
+    async def _audit(self, outcome: Outcome, *, is_selected: bool) -> None:
+        """Count what was served; then sample up to the largest level, if audits have any left."""
+        caps, decision = self._account.calls.caps, outcome.decision
+        if caps is None:
+            raise AssertionError
+        await caps.count_served(decision.model, decision.samples_used)
+        if not is_selected or decision.is_shadow:
+            return
+        n_missing = self.engine.virtual.bundle.max_samples - decision.session.n_samples
+        with caps.plan_audit(decision.model, n_missing) as fits:
+            if not fits:
+                return
+            try:
+                await self.engine.audit(outcome)
+            except ModelError:
+                return  # an incomplete audit measures nothing; its calls are recorded
+            finally:
+                self._account.record_audit(self.engine, outcome)
+
+    def _headers(self, request: VirtualRequest, outcome: Outcome) -> Headers:
+        decision = outcome.decision
+        headers = [
+            *outcome.choice.headers,
+            *_decision_headers(decision),
+            (b"x-adacompute-samples", b"%d" % decision.samples_used),
+        ]
+        if request.debug:
+            debug = {
+                "answers": decision.session.values,
+                "rounds": decision.session.rounds,
+                "calls": len(outcome.model.calls),
+                "budget": decision.budget,
+                "question_source": decision.question_source,
+                "incomplete": decision.is_incomplete,
+                "decision_ms": round(decision.decision_s * 1e3, 3),
+                "cost": self.engine.cost(outcome.model.calls),
+            }
+            headers.append((b"x-adacompute-debug", json.dumps(debug).encode()))
+        return headers
+
+
+def _write_reply(request: VirtualRequest, outcome: Outcome) -> bytes:
+    """Write the reply of the chosen sample, with the usage of all calls."""
+    usage, choice = sum_usage(outcome.model.calls), outcome.choice
+    if request.path == RESPONSES:
+        return one_response(choice.document, usage, hide_logprobs=_hides_logprobs(request, outcome))
+    return one_choice(choice.document, choice.choice, usage)
+
+
+def _write_events(request: VirtualRequest, outcome: Outcome, head: StreamHead) -> Iterator[bytes]:
+    """Yield the events of the chosen sample, with the usage of all calls."""
+    usage, choice = sum_usage(outcome.model.calls), outcome.choice
+    hide = _hides_logprobs(request, outcome)
+    for event in choice.events:
+        if request.path == RESPONSES:
+            yield edit_response_event(event, usage, hide_logprobs=hide)
+        else:
+            yield edit_event(event, head, hide_logprobs=hide)
+    if request.wants_usage and request.path != RESPONSES:
+        yield usage_event(choice.document, head, usage)
+
+
+def _hides_logprobs(request: VirtualRequest, outcome: Outcome) -> bool:
+    """Whether the policy asked for log-probabilities that the client did not ask for."""
+    return outcome.model.want_logprobs and not request.has_logprobs
+
+
+def _decision_headers(decision: Decision) -> Headers:
+    """Headers that are known before the first sample."""
+    return [
+        (b"x-adacompute-decision", decision.id.encode()),
+        (b"x-adacompute-price", b"%.6g" % decision.session.price),
+        (b"x-adacompute-question", decision.question_source.encode()),
+    ]
+
+
+def _parse_forwarded(forwarded: Forwarded, path: str) -> Sample | None:
+    """Parse the sample in a reply that was forwarded; None if there is none."""
+    try:
+        if forwarded.is_stream:
+            headers = {"Content-Type": "text/event-stream"}
+            stream = parse_stream(forwarded.status, headers, forwarded.body, path=path)
+            return stream.to_sample(0.0)
+        document = parse_json(forwarded.body)
+        return parse_samples(to_completion(document) if path == RESPONSES else document)[0]
+    except (MalformedReply, Failure):
+        return None
