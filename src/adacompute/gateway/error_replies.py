@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 
 from adacompute.core.errors import AdaComputeError, ModelError, ModelTimeout, RateLimited
 from adacompute.gateway.accounting.caps import NotPriced
-from adacompute.gateway.connection.exchange import JSON, Exchange, TooLarge, TooManyElements
+from adacompute.gateway.connection.exchange import JSON, Exchange, TooLarge
+from adacompute.gateway.requests.contract import BadRequest, Forbidden
 from adacompute.gateway.requests.openai_replies import write_error
-from adacompute.gateway.requests.openai_requests import BadRequest
-from adacompute.gateway.requests.request_checks import Forbidden
 from adacompute.gateway.voting.request_model import UpstreamRejected
 from adacompute.models.endpoint import Unavailable
 from adacompute.spending.meter import CapReached
 
-EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyElements, TimeoutError)
+EXPECTED = (AdaComputeError, BadRequest, TooLarge, TimeoutError)
 """Failures that are answered with a message of their own."""
 
 BAD_REQUEST = 400
@@ -29,18 +28,18 @@ MAX_RETRY_AFTER_S = 31 * 86_400.0
 ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "invalid_api_key": (401, "the key is missing or not valid"),
     "budget_not_allowed": (403, "the budget is above ``max_budget`` of the client or the model"),
+    "field_not_allowed": (403, "a field chooses a price, a payer or a target: see its ``param``"),
     "invalid_host": (403, "the ``Host`` header is not in ``allowed_hosts``"),
     "invalid_origin": (403, "a web page whose origin is not in ``allowed_origins``"),
     "model_not_allowed": (403, "the model is not in ``models`` of the client"),
     "no_token_prices": (403, "a cap in money, and the model has no token prices"),
     "path_not_allowed": (403, "the method and path are not in ``allowed_paths``"),
-    "samples_not_allowed": (403, "``n`` or ``best_of`` is above ``max_samples``"),
-    "stored_member": (403, "a member refers to stored responses: see ``allow_stored_responses``"),
+    "samples_not_allowed": (403, "prompts × ``n`` is above ``max_samples``"),
+    "stored_member": (403, "a field refers to stored data: see ``allow_stored_responses``"),
     "framing_too_large": (400, "the chunks of the body have too much framing"),
     "invalid_http": (400, "the request is not valid HTTP"),
     "invalid_path": (400, "the path contains ``..``"),
     "pipelining": (400, "too many requests are pipelined on one connection"),
-    "too_many_elements": (400, "the body has more than ``max_json_elements``"),
     "unread_body": (400, "the body goes on after the reply"),
     "invalid_method": (405, "the method is not supported"),
     "slow": (408, "the body did not arrive within ``body_timeout_s``"),
@@ -77,11 +76,14 @@ _HEADERS = {
 }
 
 
-async def send_rejection(exchange: Exchange, status: int, message: str, code: str) -> None:
+async def send_rejection(
+    exchange: Exchange, status: int, message: str, code: str, param: str | None = None
+) -> None:
     """Send an error for a request that the gateway does not serve."""
     exchange.error_code = code
     kind = _KINDS.get(status, "invalid_request_error")
-    await exchange.fail(status, message, kind, code=code, headers=_HEADERS.get(status, []))
+    headers = _HEADERS.get(status, [])
+    await exchange.fail(status, message, kind, code=code, param=param, headers=headers)
 
 
 async def send_error(
@@ -96,13 +98,11 @@ async def send_error(
         case UpstreamRejected() if _has_reply(error) and exchange.status == 0:
             await _send_upstream_error(exchange, error, redact)
         case Forbidden():
-            await send_rejection(exchange, 403, str(error), error.code)
+            await send_rejection(exchange, 403, str(error), error.code, error.param)
         case BadRequest():
             await exchange.fail(400, str(error), "invalid_request_error", param=error.param)
         case TooLarge():
             await send_rejection(exchange, 413, str(error), "too_large")
-        case TooManyElements():
-            await send_rejection(exchange, 400, str(error), "too_many_elements")
         case TimeoutError():
             await send_rejection(exchange, 408, "the request took too long to arrive", "slow")
         case NotPriced():

@@ -8,12 +8,12 @@ itself.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ModelError, ModelTimeout
@@ -45,33 +45,32 @@ from adacompute.gateway.forwarding.usage_reader import decompress
 from adacompute.gateway.processes.operator_pages import READY
 from adacompute.gateway.requests.admission import Admission
 from adacompute.gateway.requests.clients import Clients
+from adacompute.gateway.requests.fields import CHAT, length_field
+from adacompute.gateway.requests.large_bodies import LargeBodies, is_large
 from adacompute.gateway.requests.openai_replies import add_models
 from adacompute.gateway.requests.openai_requests import (
     BUDGET_HEADER,
-    PATHS,
-    REFUSED_PATHS,
-    VOTED_PATHS,
     VirtualRequest,
     has_dot_segments,
-    parse_request,
-    passthrough_reason,
 )
-from adacompute.gateway.requests.output_limits import limit_forwarded
-from adacompute.gateway.requests.request_checks import (
-    check_budget,
-    check_choices,
-    check_request,
-    max_samples,
+from adacompute.gateway.requests.reading import (
+    Arrival,
+    ReadRequest,
+    needs_parsing,
+    read_request,
 )
+from adacompute.gateway.requests.rules import make_rules
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.log_settings import MB
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.grading_queues import GradingQueues
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.gateway.voting.voting import Voting
+from adacompute.models.messages import Capabilities, UpstreamKind
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
 from adacompute.models.retry_budget import RetryBudget
+from adacompute.spending.attempts import CallBound
 from adacompute.spending.registers import Register
 from adacompute.spending.token_prices import parse_token_prices
 
@@ -107,6 +106,8 @@ class Gateway:
         upstream = urlsplit(config.base_url)
         self._addresses = (config.base_url, upstream.netloc, upstream.hostname or upstream.netloc)
         self._names = tuple(models)
+        self._rules = make_rules(config, models, price_lists[NO_MODEL])
+        self._large_bodies = LargeBodies()
         self.clients = Clients(config.client_keys, config.client_limits, config.allowed_paths)
         self.browser_checks = BrowserChecks(
             bool(config.client_keys), tuple(config.allowed_hosts), tuple(config.allowed_origins)
@@ -159,6 +160,7 @@ class Gateway:
             self._voting[name] = Voting(engine, self.relay, self.account, config)
             self.account.register(engine)
         await self._spending.start([one.engine.held_budgets for one in self._voting.values()])
+        self._set_terms()
         self._start_probe()
         return self
 
@@ -174,6 +176,7 @@ class Gateway:
         await asyncio.gather(*drained)
         await self._spending.close()
         await self._grading.close()
+        self._large_bodies.close()
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
 
@@ -200,6 +203,19 @@ class Gateway:
         if self.config.probe and unknown:
             probe = probe_upstreams(self.config, unknown, self.account.calls)
             self._probing = asyncio.create_task(probe)
+            self._probing.add_done_callback(lambda _: self._set_terms())
+
+    def _set_terms(self) -> None:
+        """Note what is known of the upstream, for requests that are not for a virtual model."""
+        known = [voting.engine.upstream.capabilities for voting in self._voting.values()]
+        first = known[0] if known else Capabilities()
+        kind = cast("UpstreamKind", self.config.upstream_kind or first.kind)
+        for voting in self._voting.values():
+            upstream = voting.engine.upstream
+            upstream.capabilities = replace(upstream.capabilities, kind=kind)
+        spelling = length_field(kind, CHAT, first)
+        terms = replace(self._rules.terms, kind=kind, length_field=spelling)
+        self._rules = replace(self._rules, terms=terms)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request below /v1."""
@@ -263,53 +279,52 @@ class Gateway:
             await self._serve_authorized(exchange)
 
     async def _serve_authorized(self, exchange: Exchange) -> None:
-        is_voted = PATHS.get(exchange.path) in VOTED_PATHS
         body = await exchange.read(
             max_bytes=int(self.config.max_body_mb * MB),
             timeout_s=self.config.body_timeout_s,
-            max_elements=self.config.max_json_elements if is_voted else math.inf,
         )
-        check_request(self.config, exchange.client, exchange.method, exchange.path, body)
-        request = None
-        if exchange.method == "POST" and exchange.path in (*PATHS, *REFUSED_PATHS):
-            request = parse_request(
-                exchange.path,
-                body,
-                self._names,
-                exchange.header(BUDGET_HEADER),
-                max_elements=self.config.max_json_elements,
-            )
-            if request is not None:
-                check_budget(self.config, exchange.client, request)
+        found = await self._read(exchange, body)
+        if found.judged is not None:
+            for header in exchange.remove_choices():
+                self.account.metrics.count("removed_headers_total", header)
+        request = found.virtual
         async with exchange.cancel_on_disconnect():
             if exchange.method == "GET" and exchange.path == "/v1/models":
                 await self._list_models(exchange)
                 return
             if request is None:
-                await self._forward(exchange, body, "model" if exchange.path in PATHS else "path")
+                await self._forward(exchange, *found.for_upstream(body), found.reason or "model")
                 return
             exchange.model = request.model
             with self._admission.admit("model", request.model) as rejection:
                 if rejection is not None:
                     await self.reject(exchange, *rejection)
                     return
-                await self._serve_virtual(exchange, request)
+                await self._serve_virtual(exchange, request, found)
 
-    async def _serve_virtual(self, exchange: Exchange, request: VirtualRequest) -> None:
+    async def _read(self, exchange: Exchange, body: bytes) -> ReadRequest:
+        """Read a request; a large body is read in a process of its own."""
+        budget = exchange.header(BUDGET_HEADER)
+        arrival = Arrival(exchange.method, exchange.path, exchange.client, budget)
+        if is_large(body) and needs_parsing(self._rules, arrival, body):
+            return await self._large_bodies.read(self._rules, arrival, body)
+        return read_request(self._rules, arrival, body)
+
+    async def _serve_virtual(
+        self, exchange: Exchange, request: VirtualRequest, found: ReadRequest
+    ) -> None:
         voting = self._voting[request.model]
-        if reason := passthrough_reason(request, voting.engine.virtual.answer_field):
-            await self._forward(exchange, voting.body_for_upstream(request), reason)
-        else:
-            exchange.max_samples = max_samples(self.config, exchange.client, request.model)
+        if found.reason is None:
+            exchange.max_samples = found.max_samples
             await voting.serve(exchange, request)
+        else:
+            await self._forward(exchange, *voting.for_upstream(request), found.reason)
 
-    async def _forward(self, exchange: Exchange, body: bytes, reason: str) -> None:
-        """Forward a request that is not voted on."""
-        check_choices(body, max_samples(self.config, exchange.client, exchange.model))
-        if exchange.method == "POST" and exchange.model not in self.models:
-            limit, max_elements = self.config.max_output_tokens, self.config.max_json_elements
-            body = limit_forwarded(body, exchange.path, limit, max_elements=max_elements)
-        recorder = self.account.recorder(exchange, "forward")
+    async def _forward(
+        self, exchange: Exchange, body: bytes, bound: CallBound | None, reason: str
+    ) -> None:
+        """Forward a request that is not voted on; its bound is known if it was judged."""
+        recorder = replace(self.account.recorder(exchange, "forward"), bound=bound)
         known = [voting.counts_all for voting in self._voting.values()]
         counts_all = bool(known) and all(known)  # all models have the same upstream
         try:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from adacompute.core.errors import ModelError, RequestRejected
-from adacompute.models.messages import Capabilities, Reply
+from adacompute.models.messages import Capabilities, Reply, UpstreamKind, find_kind
 from adacompute.models.model import parse_usage
 from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import (
@@ -78,6 +78,7 @@ class _Prober:
         self._upstream = upstream
         self.path = "chat/completions"
         self.limit_field: str | None = "max_tokens"
+        self.kind: UpstreamKind = "generic"
 
     @property
     def _is_chat(self) -> bool:
@@ -131,7 +132,7 @@ class _Prober:
                     failure = RequestRejected(f"{self._upstream.base_url} {problem}")
         if failure is not None and "available" not in found.values():
             raise failure
-        return found
+        return {**found, "kind": self.kind}
 
     async def _try_endpoint(self, path: str) -> str:
         """Use an endpoint and the limit field that it accepts, or return why it cannot be used."""
@@ -141,6 +142,7 @@ class _Prober:
             self.path, self.limit_field = path, field
             reply = await self._upstream.post(path, self.body(_SUM_PROMPT, _MIN_TOKENS))
             if _choices(reply):
+                self.kind = find_kind(reply.document)
                 return ""
             problem = reply.message or "answered without any choice"
             if reply.status in _UNAUTHORIZED:

@@ -229,7 +229,9 @@ class Call(Attempt):
             self._on_usage(charged)
 
     def _cost(self, charged: CallUsage) -> float | None:
-        return None if self._prices is None else price_usage(self._prices, charged) / NANO
+        if self._prices is None:
+            return None
+        return (price_usage(self._prices, charged) + self.bound.extra_cost) / NANO
 
 
 @dataclass(frozen=True)
@@ -237,25 +239,29 @@ class CallRecorder:
     """A tracker that records every attempt for one origin.
 
     ``on_usage`` receives what each attempt is charged, unless the server refused it.
-    ``scorer`` is the name of the scorer that is called, which completes nothing.
+    ``scorer`` is the name of the scorer that is called, which completes nothing. ``bound`` is what
+    an attempt can use at most; by default it is read from the body.
     """
 
     log: CallLog
     origin: CallOrigin
     on_usage: OnUsage | None = None
     scorer: str | None = None
+    bound: CallBound | None = None
 
     async def start(self, path: str, payload: bytes, attempt: int) -> Call:
         """Record the start of an attempt; CapReached if it may not be made."""
-        path = _without_prefix(path)
-        bound = CallBound.read(path, payload)
+        path, bound = _without_prefix(path), self.bound
         if self.scorer is not None:
             bound = CallBound(self.scorer, len(payload), 0)
+        elif bound is None:
+            bound = CallBound.read(path, payload)
         return await self.log.start(self.origin, path, bound, attempt, self.on_usage)
 
     async def check(self, path: str, payload: bytes) -> None:
         """Raise CapReached if an attempt could not be made now."""
-        await self.log.check(self.origin, CallBound.read(_without_prefix(path), payload))
+        bound = self.bound or CallBound.read(_without_prefix(path), payload)
+        await self.log.check(self.origin, bound)
 
     def for_purpose(self, purpose: Purpose, **changes: Any) -> CallRecorder:  # noqa: ANN401
         """Return a recorder of calls with another purpose."""

@@ -85,6 +85,10 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "What calls used beyond the most that was reserved for them, in the unit of the cap.",
         ("cap",),
     ),
+    "removed_headers_total": (
+        "Headers and parts of queries that choose a payer or target, removed from requests.",
+        ("header",),
+    ),
     "worker_deaths_total": ("Worker processes that died and were replaced.", ()),
     "reloads_total": ("Configurations read again, by result: applied or rejected.", ("result",)),
 }

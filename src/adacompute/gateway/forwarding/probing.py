@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -50,7 +51,7 @@ MIN_WAIT_S, MAX_WAIT_S = 0.5, 8.0
 
 def needs_probe(capabilities: Capabilities) -> bool:
     """Whether nothing is known about a server yet."""
-    return capabilities == Capabilities()
+    return replace(capabilities, kind="generic") == Capabilities()
 
 
 async def probe_upstreams(config: Config, upstreams: Iterable[Upstream], calls: CallLog) -> None:

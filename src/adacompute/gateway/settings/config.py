@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
@@ -38,8 +38,7 @@ from adacompute.gateway.settings.settings import (
     check_positive,
     expand_variables,
 )
-from adacompute.models.body import MAX_ELEMENTS
-from adacompute.models.messages import RetryPolicy, Timeouts
+from adacompute.models.messages import RetryPolicy, Timeouts, UpstreamKind
 from adacompute.models.openai_format import check_url
 from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
 from adacompute.spending.leases import LEASE_S
@@ -59,10 +58,8 @@ _POSITIVE = (
     "max_headers",
     "max_connections_per_address",
     "max_body_mb",
-    "max_json_elements",
     "max_reply_mb",
     "max_concurrency",
-    "max_samples",
     "max_upstream_failures",
     "timeout_s",
     "first_byte_timeout_s",
@@ -123,14 +120,13 @@ class Config:
     """Origins of web pages that may send requests, such as ``https://app.example.com``."""
     max_body_mb: float = 32.0
     """Largest body of a request (413)."""
-    max_json_elements: int = MAX_ELEMENTS
-    """Brackets and commas in a body that can be voted on, those in texts included (400)."""
     max_reply_mb: float = 16.0
     """Largest reply of the upstream that is held in memory, decompressed (502)."""
     max_concurrency: int = 10_000
     """Requests in flight, per worker (503)."""
-    max_samples: int = 64
-    """Samples that one request may draw. Forwarded requests with a larger ``n`` get 403."""
+    max_samples: int | None = None
+    """Samples that one request may draw, prompts × ``n`` (403). Default: 64 for requests that are
+    voted on, and no limit for those that are forwarded."""
     max_output_tokens: int | None = None
     """Tokens that one completion may have. It is written into requests that set no limit or a
     larger one. Caps in tokens or money need it."""
@@ -163,8 +159,14 @@ class Config:
     allowed_paths: Sequence[str] = ALLOWED_PATHS
     """Requests that clients may send (403). A path may end in ``*``; ``* /v1/*`` allows all."""
     allow_stored_responses: bool = False
-    """Accept ``previous_response_id``, ``conversation`` and ``background`` on ``/v1/responses``,
-    which reach what the upstream stores for other clients."""
+    """Accept references to what the upstream stores, for whichever client, such as
+    ``previous_response_id``, ``conversation``, ``file_id`` and ``item_reference``."""
+    upstream_kind: str | None = None
+    """Kind of the upstream: ``openai``, ``vllm``, ``llama.cpp``, ``ollama`` or ``generic``. It says
+    which fields are known. Default: what the probe finds."""
+    allowed_fields: Sequence[str] = ()
+    """Fields of requests that are accepted although they are not known, or change the price, under
+    caps and limits too."""
     client_keys: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the key of each client, by the client's name."""
     client_limits: Mapping[str, ClientLimits] = field(default_factory=dict)
@@ -214,11 +216,14 @@ class Config:
             ("log_format", FORMATS),
             ("log_level", LEVELS),
             ("when_spent", WHEN_SPENT),
+            ("upstream_kind", (None, *get_args(UpstreamKind))),
         ):
             if (value := getattr(self, name)) not in known:
-                raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        if self.max_output_tokens is not None:
-            check_positive(self.max_output_tokens, "max_output_tokens")
+                names = ", ".join(filter(None, known))
+                raise ConfigError(f"{name} must be one of {names}, not {value!r}")
+        for name in ("max_samples", "max_output_tokens"):
+            if (limit := getattr(self, name)) is not None:
+                check_positive(limit, name)
         check_caps(self)
         self._check_addresses()
         for name in self.models:

@@ -22,7 +22,9 @@ from adacompute.core.errors import BundleError, InfeasibleBudget, ModelError
 from adacompute.core.types import Float32Array, hash_text
 from adacompute.gateway.accounting.call_log import CallRecorder
 from adacompute.gateway.requests.chat_messages import last_user_text
-from adacompute.gateway.requests.openai_requests import COMPLETIONS, BadRequest, VirtualRequest
+from adacompute.gateway.requests.contract import BadRequest
+from adacompute.gateway.requests.fields import COMPLETIONS
+from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.voting.decision import Decision, Outcome, QuestionSource
 from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.request_model import RequestModel

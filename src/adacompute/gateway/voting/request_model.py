@@ -15,10 +15,11 @@ from typing import Any
 from adacompute.core.errors import RequestRejected
 from adacompute.gateway.accounting.call_log import CallRecorder
 from adacompute.gateway.requests.answer_field import find_answer
+from adacompute.gateway.requests.contract import Judged, bound_call, limit_output
+from adacompute.gateway.requests.fields import COMPLETIONS, OPTIONS, length_field
 from adacompute.gateway.requests.openai_replies import without_logprobs
-from adacompute.gateway.requests.openai_requests import COMPLETIONS, FIELD, VirtualRequest
-from adacompute.gateway.requests.output_limits import limit_output
-from adacompute.models.body import DROP, Body
+from adacompute.gateway.requests.openai_requests import VirtualRequest
+from adacompute.models.body import DROP
 from adacompute.models.calls import CallTracker
 from adacompute.models.logprobs import TOP_LOGPROBS
 from adacompute.models.messages import Capabilities, Reply, Sample
@@ -38,7 +39,6 @@ SEEDS = 2**31
 """Seeds that every server accepts."""
 
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens")
-_LIMITS = (*_MAX_TOKENS, "max_output_tokens")
 _ENCODING = ("utf-8", "surrogateescape")
 _FORWARDED_HEADERS = ("x-request-id", "openai-", "x-ratelimit-")
 
@@ -107,7 +107,7 @@ class RequestModel:
         native = self.upstream.capabilities.choices(
             n,
             temperature=1.0 if temperature is None else temperature,
-            seeded=body.values.get("seed", b"null") != b"null",
+            seeded=body.fields.get("seed") is not None,
         )
 
         async def call(size: int, first: int) -> list[Sample]:
@@ -130,15 +130,24 @@ class RequestModel:
         edits = self.arms.get(arm or "") or ArmEdits(arm or self.model, {})
         body, path = self.request.body, self.request.path
         changes = self._changes(n, first, edits.model) | dict(edits.fields)
-        known = self.upstream.capabilities.max_tokens_field
-        changes = limit_output(body, path, self.max_output_tokens, changes, default=known)
-        payload = body.edit(changes)
+        length, max_tokens = write_length(
+            {**body.fields, **changes}, path, self.max_output_tokens, self.upstream.capabilities
+        )
+        payload = body.edit(changes | length)
+        bound = bound_call(
+            self.request.judged or Judged({}),
+            path,
+            edits.model,
+            n=n,
+            max_tokens=max_tokens,
+            body_bytes=len(payload),
+        )
         reply = await self.upstream.post_bytes(
             self.request.path + self.query,
             payload,
             stream=self.request.stream,
             headers=self.headers,
-            tracker=self._tracker(n, payload, on_usage),
+            tracker=self._tracker(bound, on_usage),
         )
         if not isinstance(reply, ParsedReply):
             raise UpstreamRejected(reply.message, reply)
@@ -158,23 +167,18 @@ class RequestModel:
             for sample, choice in zip(reply.samples, choices, strict=True)
         ]
 
-    def _tracker(self, n: int, payload: bytes, on_usage: OnUsage) -> CallTracker:
+    def _tracker(self, bound: CallBound, on_usage: OnUsage) -> CallTracker:
         """Return what is notified of the attempts of a call."""
         if self.recorder is not None:
-            return replace(self.recorder, on_usage=on_usage)
-        limit = self._max_tokens()
-        bound = CallBound.of(self.model, n=n, max_tokens=limit, body_bytes=len(payload))
+            return replace(self.recorder, on_usage=on_usage, bound=bound)
         return UsageTracker(on_usage, bound)
-
-    def _max_tokens(self) -> int | None:
-        """Limit of completion tokens that the client set, if it is one."""
-        given = (self.request.body.read(name, int) for name in _LIMITS)
-        return next((one for one in given if type(one) is int and 0 < one < SEEDS), None)
 
     def _changes(self, n: int, first: int, model: str) -> dict[str, Any]:
         """Return the changes to the client's body that a sample and the server need."""
         body = self.request.body
-        changes: dict[str, Any] = {"model": model, FIELD: DROP, "n": DROP}
+        judged = self.request.judged
+        changes: dict[str, Any] = {} if judged is None else dict(judged.changes)
+        changes |= {"model": model, OPTIONS: DROP, "n": DROP}
         if body.read("model", str) == model:
             del changes["model"]
         if n > 1:
@@ -192,7 +196,7 @@ class RequestModel:
             options = body.read("stream_options", dict[str, Any])
             options = options if isinstance(options, Mapping) else {}
             changes["stream_options"] = {**options, "include_usage": True}
-        return changes | _rename_max_tokens(body, known)
+        return changes
 
     def _logprob_changes(self) -> dict[str, Any]:
         """Return the changes that ask for the log-probabilities that the policy needs."""
@@ -221,12 +225,19 @@ def _is_forwarded(name: str) -> bool:
     return name.lower().startswith(_FORWARDED_HEADERS)
 
 
-def _rename_max_tokens(body: Body, known: Capabilities) -> dict[str, Any]:
-    """Rename the limit of tokens to the field that the server honours, where that is known."""
-    for name in _MAX_TOKENS:
-        other = _MAX_TOKENS[1 - _MAX_TOKENS.index(name)]
-        useless = getattr(known, name) in {"ignored", "rejected"}
-        is_alone = name in body.values and other not in body.values
-        if is_alone and useless and known.max_tokens_field == other:
-            return {name: DROP, other: body.read(name, Any)}
-    return {}
+def write_length(
+    fields: Mapping[str, Any], path: str, limit: int | None, known: Capabilities
+) -> tuple[dict[str, Any], int | None]:
+    """Return changes by which a server takes the largest output, and how much that is.
+
+    Without a limit, a field that the server is known not to honour is renamed.
+    """
+    given = {name: value for name, value in fields.items() if value is not DROP}
+    changes, max_tokens = limit_output(given, path, limit, length_field(known.kind, path, known))
+    if limit is None and path != RESPONSES:
+        for name, other in (_MAX_TOKENS, _MAX_TOKENS[::-1]):
+            useless = getattr(known, name) in {"ignored", "rejected"}
+            is_alone = name in given and other not in given
+            if is_alone and useless and known.max_tokens_field == other:
+                changes = {name: DROP, other: given[name]}
+    return changes, max_tokens

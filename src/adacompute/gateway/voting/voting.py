@@ -19,6 +19,7 @@ from adacompute.core.errors import ModelError
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.connection.exchange import EVENT_STREAM, JSON, Exchange, Headers
 from adacompute.gateway.forwarding.passthrough import Forwarded, forward
+from adacompute.gateway.requests.fields import CHAT, COMPLETIONS, OPTIONS
 from adacompute.gateway.requests.openai_replies import (
     DONE,
     KEEP_ALIVE,
@@ -30,18 +31,11 @@ from adacompute.gateway.requests.openai_replies import (
     role_event,
     usage_event,
 )
-from adacompute.gateway.requests.openai_requests import (
-    CHAT,
-    COMPLETIONS,
-    FIELD,
-    VOTED_PATHS,
-    VirtualRequest,
-)
-from adacompute.gateway.requests.output_limits import limit_output
+from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.decision import Decision, Outcome
 from adacompute.gateway.voting.engine import Engine
-from adacompute.gateway.voting.request_model import RequestModel, at_pointer
+from adacompute.gateway.voting.request_model import RequestModel, at_pointer, write_length
 from adacompute.models.body import DROP
 from adacompute.models.failures import Failure
 from adacompute.models.messages import Sample
@@ -50,6 +44,7 @@ from adacompute.models.openai_format import MalformedReply, parse_json, parse_sa
 from adacompute.models.relay import Relay
 from adacompute.models.responses_format import RESPONSES, to_completion
 from adacompute.models.streams import parse_stream
+from adacompute.spending.attempts import CallBound
 from adacompute.spending.meter import CapReached
 
 IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
@@ -74,16 +69,21 @@ class Voting:
         self._answers_when_spent = config.when_spent == "cheapest"
         self._audits: set[asyncio.Task[None]] = set()
 
-    def body_for_upstream(self, request: VirtualRequest) -> bytes:
-        """Return the client's body with the upstream's model name and none of our options."""
-        virtual, body, changes = self.engine.virtual, request.body, dict[str, Any]()
-        if body.read("model", str) != virtual.model or FIELD in body.values:
-            changes = {"model": virtual.model, FIELD: DROP}
-        if request.path in VOTED_PATHS:
-            known = self.engine.upstream.capabilities.max_tokens_field
-            limit = virtual.max_output_tokens
-            changes = limit_output(body, request.path, limit, changes, default=known)
-        return body.edit(changes) if changes else body.data
+    def for_upstream(self, request: VirtualRequest) -> tuple[bytes, CallBound | None]:
+        """Return the client's body as the upstream gets it, and its bound if it was judged."""
+        virtual, body, judged = self.engine.virtual, request.body, request.judged
+        changes: dict[str, Any] = {} if judged is None else dict(judged.changes)
+        if body.fields.get("model") != virtual.model or OPTIONS in body.fields:
+            changes |= {"model": virtual.model, OPTIONS: DROP}
+        if judged is None:
+            return body.edit(changes) if changes else body.data, None
+        known, limit = self.engine.upstream.capabilities, virtual.max_output_tokens
+        fields = {**body.fields, **changes}
+        length, max_tokens = write_length(fields, request.path, limit, known)
+        changes |= length
+        sent = body.edit(changes) if changes else body.data
+        judged = replace(judged, max_tokens=max_tokens)
+        return sent, judged.bound(request.path, virtual.model, len(sent))
 
     async def serve(self, exchange: Exchange, request: VirtualRequest) -> None:
         """Decide, sample and answer."""
@@ -141,8 +141,9 @@ class Voting:
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> None:
         if not self._answers_when_spent:  # an error cannot be sent once the stream has begun
-            recorder = self._account.recorder(exchange, "vote")
-            await recorder.check(request.path, self.body_for_upstream(request))
+            body, bound = self.for_upstream(request)
+            recorder = replace(self._account.recorder(exchange, "vote"), bound=bound)
+            await recorder.check(request.path, body)
         await exchange.start(200, [*EVENT_STREAM, *_decision_headers(decision)])
         head = StreamHead(_PREFIXES[request.path] + decision.id, int(decision.started_at))
         is_chat = request.path == CHAT
@@ -200,8 +201,9 @@ class Voting:
         start = time.perf_counter()
         decision.is_shadow = is_shadow
         model = self._request_model(exchange, request, decision)
-        body = self.body_for_upstream(request)
-        tracker = replace(self._account.recorder(exchange, "vote"), on_usage=model.calls.append)
+        body, bound = self.for_upstream(request)
+        recorder = self._account.recorder(exchange, "vote")
+        tracker = replace(recorder, on_usage=model.calls.append, bound=bound)
         headers = _decision_headers(decision)
         try:
             forwarded = await forward(
