@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, get_args
@@ -389,3 +391,39 @@ def test_an_isolated_client_chooses_neither_payer_nor_storage(
 ) -> None:
     upstream.answer(OK)
     assert ask(judging, fields, key=ALONE).status == status
+
+
+# Bounded work.
+
+LARGE: dict[str, bytes] = {
+    "2.8 MB of fields": b"{%b}" % b",".join(b'"f%d":1' % n for n in range(290_000)),
+    "26 MB of fields": b"{%b}" % b",".join(b'"f%d":"%b"' % (n, b"x" * 78) for n in range(290_000)),
+    "fields in objects": b'{"messages":[%b]}' % b",".join([b'{"a":1,"b":2}'] * 1_000_000),
+    "empty objects": b'{"messages":[%b]}' % b",".join([b"{}"] * 300_000),
+    "brackets": b'{"messages":[%b]}' % b",".join([b"[]"] * 300_000),
+    "escapes": b'{"messages":"%b"}' % (b"\\ud800" * 160_000),
+    "tokens": b'{"prompt":[%b]}' % b",".join([b"12345"] * 4_000_000),
+    "deep": b'{"messages":' + b"[" * 5_000_000,
+}
+MAX_HEALTH_S = 0.2
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_other_requests_do_not_wait_for_a_large_body(
+    name: str, judging: int, upstream: ScriptedServer
+) -> None:
+    upstream.answer(OK)
+    body = LARGE[name]
+    headers = [("Authorization", f"Bearer {ANN}"), ("Content-Type", "application/json")]
+    waits: list[float] = []
+    with ThreadPoolExecutor(4) as pool:
+        replies = [
+            pool.submit(send, judging, "POST", f"/v1/{CHAT}", headers=headers, body=body)
+            for _ in range(4)
+        ]
+        while not all(reply.done() for reply in replies):
+            begun = time.perf_counter()
+            send(judging, "GET", "/health")
+            waits.append(time.perf_counter() - begun)
+    assert {reply.result().status for reply in replies} <= {200, 400}
+    assert max(waits) <= MAX_HEALTH_S
