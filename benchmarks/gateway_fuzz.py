@@ -206,7 +206,7 @@ def described_requests(draw: st.DrawFn) -> list[bytes]:
     path = draw(st.sampled_from(DESCRIBED))
     known = describe("generic", path)
     names = draw(st.lists(st.sampled_from(sorted(known)), max_size=8))
-    pairs = [("model", draw(st.sampled_from(["fake", "fake@3", "other"])))]
+    pairs: list[tuple[str, Any]] = [("model", draw(st.sampled_from(["fake", "fake@3", "other"])))]
     if draw(st.booleans()):
         pairs.append(("messages", [{"role": "user", "content": "2 + 2?"}]))
     for name in names:

@@ -81,7 +81,7 @@ class BadRequest(Exception):  # noqa: N818 - it names what the client sent
 class Forbidden(BadRequest):
     """A request that the client may not send."""
 
-    def __init__(self, message: str, code: str, param: str | None = None) -> None:
+    def __init__(self, message: str, code: str, *, param: str | None = None) -> None:
         super().__init__(message, param)
         self.code = code
 
@@ -180,7 +180,7 @@ def judge(
     if not limits.allows_stored:
         check_stored(fields, path, terms)
     if limits.is_isolated and fields.get("store"):
-        raise Forbidden("'store' is not allowed", "stored_member", "store")
+        raise Forbidden("'store' is not allowed", "stored_member", param="store")
     changes, n, n_prompts = _count_samples(fields, path, limits)
     length, max_tokens = limit_output(fields, path, limits.max_output_tokens, terms.length_field)
     n_images = _count_images(fields, path) if limits.bounds_prompt else 0
@@ -269,11 +269,13 @@ def _refuse_set(
         is_set = fields[name] not in (None, False) and name != "store"
         if is_set and name in known and known[name].effect == effect:
             code = {"stored": "stored_member"}.get(effect, "field_not_allowed")
-            raise Forbidden(f"{name!r} is not allowed: it {why}", code, name)
+            raise Forbidden(f"{name!r} is not allowed: it {why}", code, param=name)
 
 
 def _refuse_stored(name: str) -> None:
-    raise Forbidden(f"{name!r} is not allowed: it refers to stored data", "stored_member", name)
+    raise Forbidden(
+        f"{name!r} is not allowed: it refers to stored data", "stored_member", param=name
+    )
 
 
 def _is_reference(item: Mapping[str, Any]) -> bool:
@@ -309,7 +311,7 @@ def _count_samples(
             raise BadRequest(f"{name} must be 1 or more, got {value}", name)
     if fields.get("use_beam_search"):
         message = "'use_beam_search' is not allowed: it changes the number of samples"
-        raise Forbidden(message, "field_not_allowed", "use_beam_search")
+        raise Forbidden(message, "field_not_allowed", param="use_beam_search")
     n = max(value or 1 for value in counts.values())
     n_prompts = count_prompts(fields.get("prompt")) if path == COMPLETIONS else 1
     limit = limits.max_samples
@@ -318,7 +320,7 @@ def _count_samples(
         raise Forbidden(
             f"at most {limit} samples are allowed, got {n_prompts} prompts × {n}",
             "samples_not_allowed",
-            name,
+            param=name,
         )
     changes: dict[str, Any] = {}
     if "n_cmpl" in fields:
@@ -332,16 +334,16 @@ def _check_prices(fields: Mapping[str, Any], terms: Terms, model: str) -> str | 
     for name in ("web_search_options", "audio", "priority", "lora", *_LENGTHS - _LENGTH_SPELLINGS):
         if fields.get(name) not in (None, False) and name not in free:
             message = f"{name!r} is not allowed: what it costs is not known"
-            raise Forbidden(message, "field_not_allowed", name)
+            raise Forbidden(message, "field_not_allowed", param=name)
     if set(fields.get("modalities") or ()) - {"text"}:
         message = "'modalities' is not allowed: what it costs is not known"
-        raise Forbidden(message, "field_not_allowed", "modalities")
+        raise Forbidden(message, "field_not_allowed", param="modalities")
     tier = fields.get("service_tier")
     if tier in FREE_TIERS or "service_tier" in free:
         return None
     if not isinstance(tier, str) or tier not in terms.tiers.get(model, ()):
         message = f"the service tier {str(tier)[:_SHOWN]!r} is not allowed: it has no price"
-        raise Forbidden(message, "field_not_allowed", "service_tier")
+        raise Forbidden(message, "field_not_allowed", param="service_tier")
     return tier
 
 
@@ -354,7 +356,7 @@ def _price_tools(fields: Mapping[str, Any], path: str, terms: Terms) -> tuple[in
             continue
         if not isinstance(kind, str) or kind not in costs or path != RESPONSES:
             message = f"the tool {str(kind)[:_SHOWN]!r} is not allowed: it has no price"
-            raise Forbidden(message, "field_not_allowed", "tools")
+            raise Forbidden(message, "field_not_allowed", param="tools")
         hosted.append(costs[kind])
     if not hosted:
         return 0, 0
@@ -375,5 +377,5 @@ def _count_images(fields: Mapping[str, Any], path: str) -> int:
                     n_images += 1
                 elif kind not in _TEXT_PARTS:
                     message = f"content of type {str(kind)[:_SHOWN]!r} is not allowed under a cap"
-                    raise Forbidden(message, "field_not_allowed", "content")
+                    raise Forbidden(message, "field_not_allowed", param="content")
     return n_images

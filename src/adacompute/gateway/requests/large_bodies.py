@@ -28,6 +28,8 @@ TIMEOUT_S = 20.0
 MAX_MEMORY = 2**31
 """Bytes of memory that the process may use."""
 
+TOO_MUCH = "the body cannot be parsed in time and memory"
+
 _LENGTHS = struct.Struct("!QQ")
 
 
@@ -53,13 +55,13 @@ class LargeBodies:
                     answer = await self._ask(pickle.dumps((rules, arrival)), data)
             except (TimeoutError, OSError, EOFError):
                 self._kill()
-                answer = (BadRequest, ("the body cannot be parsed in time and memory",))
+                answer = (BadRequest, {"message": TOO_MUCH})
             except BaseException:
                 self._kill()  # it must not answer the next request with what this one gets
                 raise
         if not isinstance(answer, ReadRequest):
             error, arguments = answer
-            raise error(*arguments)
+            raise error(**arguments)
         if answer.body is not None:
             answer.body.set_data(data)
         return answer
@@ -98,11 +100,12 @@ def _read(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest | tuple[An
         found = read_request(rules, arrival, data)
         return found.without_texts()
     except Forbidden as error:
-        return Forbidden, (str(error), error.code, error.param)
+        return Forbidden, {"message": str(error), "code": error.code, "param": error.param}
     except (BadRequest, InvalidBody) as error:
-        return BadRequest, (str(error), getattr(error, "param", getattr(error, "field", None)))
+        param = getattr(error, "param", getattr(error, "field", None))
+        return BadRequest, {"message": str(error), "param": param}
     except MemoryError:
-        return BadRequest, ("the body cannot be parsed in time and memory",)
+        return BadRequest, {"message": TOO_MUCH}
 
 
 def main(given: BinaryIO, answers: BinaryIO) -> None:

@@ -161,7 +161,9 @@ def _check_model(own: ClientRules, body: Body) -> None:
     model = body.fields.get("model")
     names = {model, split_budget(model)[0]} if isinstance(model, str) else set()
     if own.models and not names & set(own.models):
-        raise Forbidden("this model is not allowed for the API key", "model_not_allowed", "model")
+        raise Forbidden(
+            "this model is not allowed for the API key", "model_not_allowed", param="model"
+        )
 
 
 def _check_number(limits: Limits, body: Body) -> None:
@@ -172,7 +174,7 @@ def _check_number(limits: Limits, body: Body) -> None:
     if type(n) is not int:
         raise BadRequest(f"'n' must be an integer, got {type(n).__name__}", "n")
     if n > limit:
-        raise Forbidden(f"n must be at most {limit}, got {n}", "samples_not_allowed", "n")
+        raise Forbidden(f"n must be at most {limit}, got {n}", "samples_not_allowed", param="n")
 
 
 def _check_budget(own: ClientRules, model: ModelRules, request: VirtualRequest) -> None:
