@@ -39,6 +39,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "framing_too_large": (400, "the chunks of the body have too much framing"),
     "invalid_http": (400, "the request is not valid HTTP"),
     "invalid_path": (400, "the path contains ``..``"),
+    "invalid_transfer_coding": (400, "the ``Transfer-Encoding`` is another than ``chunked``"),
     "pipelining": (400, "too many requests are pipelined on one connection"),
     "too_many_elements": (400, "the body has more than ``max_json_elements``"),
     "unread_body": (400, "the body goes on after the reply"),

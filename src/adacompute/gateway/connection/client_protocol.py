@@ -2,7 +2,8 @@
 
 It rejects requests whose head, chunk framing or trailers are too large, limits the connections of
 one address, and closes connections that do not begin a request, do not finish its headers, or do
-not receive its reply. Trailers are not headers and are ignored. It knows nothing of bodies.
+not receive its reply. Trailers are not headers and are ignored, and so is a wish for another
+protocol. It knows nothing of bodies.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
@@ -87,7 +89,7 @@ class ClientProtocol(HttpToolsProtocol):
             self.n_new = len(data)
             if self.cycle is None or self.cycle.response_complete:
                 self._start_headers_timer(restart=False)
-        super().data_received(data)
+        self._parse(data)
         limit = self.limits.max_header_bytes
         if self.rejection is not None or self.transport.is_closing():
             return
@@ -120,11 +122,16 @@ class ClientProtocol(HttpToolsProtocol):
             self._stop_parsing(HEADERS_TOO_LARGE, message, "headers_too_large")
         if self.is_in_head:
             super().on_header(name, value)
+            if self.headers[-1][0] == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                message = "the only transfer coding of a body that is accepted is chunked"
+                self._stop_parsing(BAD_REQUEST, message, "invalid_transfer_coding")
 
     def on_headers_complete(self) -> None:
         """Stop the timer: the body has a limit of its own."""
         self._stop_headers_timer()
         self.is_in_head = False
+        if self._is_upgrade():
+            return
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop_parsing(BAD_REQUEST, "too many requests are pipelined", "pipelining")
         super().on_headers_complete()
@@ -144,7 +151,42 @@ class ClientProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Note the end of a request."""
         self.is_in_message = False
-        super().on_message_complete()
+        if not self._is_upgrade():
+            super().on_message_complete()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse what arrived; a request with an Upgrade header is parsed again without it.
+
+        The parser takes what follows such a head for another protocol.
+        """
+        self._unset_keepalive_if_required()
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                if not self._is_upgrade():  # CONNECT: the request is complete
+                    return
+                data = self._head_without_upgrade() + data[upgrade.args[0] :]
+                self.n_new = len(data)
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            except httptools.HttpParserError:
+                self.send_400_response("the request is not valid HTTP")
+                return
+            else:
+                return
+
+    def _is_upgrade(self) -> bool:
+        """Whether the head that was parsed last has an Upgrade header that is in effect."""
+        wishes = self.parser.should_upgrade()
+        return wishes and any(name == b"upgrade" for name, _ in self.headers)
+
+    def _head_without_upgrade(self) -> bytes:
+        """Write the head that was parsed last again."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % one for one in self.headers if one[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def on_response_complete(self) -> None:
         """Wait for the rest of a body that was not read, but not for ever."""
