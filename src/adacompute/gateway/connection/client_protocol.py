@@ -3,18 +3,20 @@
 It rejects requests whose head, chunk framing or trailers are too large, limits the connections of
 one address, and closes connections that do not begin a request, do not finish its headers, or do
 not receive its reply. Trailers are not headers and are ignored, and so is a wish for another
-protocol. It knows nothing of bodies.
+protocol. Of bodies it knows their size.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from adacompute.gateway.connection.bodies_in_flight import HELD_BODY, HeldBody
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
 from adacompute.gateway.connection.exchange import WATCH_DISCONNECT
 from adacompute.gateway.requests.openai_replies import write_error
@@ -35,6 +37,8 @@ FRAMING_SHARE = 4
 """Chunk sizes may take one byte for this many bytes of a body, beside ``max_header_bytes``."""
 
 BAD_REQUEST, TOO_MANY_REQUESTS, HEADERS_TOO_LARGE = 400, 429, 431
+RETRIED = (TOO_MANY_REQUESTS, 503)
+ANSWERED_BEFORE = (BAD_REQUEST, "the request was answered before", "unread_body")
 
 
 class LimitExceeded(Exception):  # noqa: N818 - it names what happened
@@ -103,6 +107,7 @@ class ClientProtocol(HttpToolsProtocol):
         self.is_in_head = self.is_in_message = True
         super().on_message_begin()
         self.scope[WATCH_DISCONNECT] = self.watch_disconnect  # type: ignore[literal-required]
+        self.scope[HELD_BODY] = HeldBody(self.limits.bodies)  # type: ignore[literal-required]
         self.n_framing, self.n_new = self.n_new, 0
         self.n_head = self.n_body = self.n_discarded = 0
         self._start_headers_timer()
@@ -139,14 +144,18 @@ class ClientProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Pass a part of the body on; after the reply, discard it up to a limit."""
+        """Pass a part of the body on; discard it, up to a limit, if it is refused or answered."""
         self.n_framing = max(0, self.n_framing - len(body))
         self.n_body += len(body)
-        if self.cycle.response_complete:
-            self.n_discarded += len(body)
-            if self.n_discarded > MAX_DISCARDED_BYTES:
-                self._stop_parsing(BAD_REQUEST, "the request was answered before", "unread_body")
-        super().on_body(body)
+        cycle, held = self.cycle, self.cycle.scope[HELD_BODY]
+        if not cycle.response_complete and held.add(len(body)):
+            super().on_body(body)
+            return
+        cycle.body = bytearray()
+        cycle.message_event.set()  # the application sees that the body is refused
+        self.n_discarded += len(body)
+        if self.n_discarded > MAX_DISCARDED_BYTES:
+            self._stop_parsing(*(held.refusal or ANSWERED_BEFORE))
 
     def on_message_complete(self) -> None:
         """Note the end of a request."""
@@ -205,9 +214,16 @@ class ClientProtocol(HttpToolsProtocol):
         self.on_disconnect = _ignore
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:  # noqa: ANN401 - uvicorn's
-        """Remember the request that is answered now, which others may follow on the connection."""
+        """Answer a request, which others may follow on the connection."""
         self.answered = cycle
-        super()._start_asgi_task(cycle, app)
+        task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(task)
+        task.add_done_callback(partial(self._end_request, cycle))
+
+    def _end_request(self, cycle: Any, task: asyncio.Task[None]) -> None:  # noqa: ANN401 - uvicorn's
+        self.tasks.discard(task)
+        cycle.body = bytearray()
+        cycle.scope[HELD_BODY].release()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timers, and end the request that is being answered."""
@@ -216,6 +232,8 @@ class ClientProtocol(HttpToolsProtocol):
             self.answered.disconnected = True  # uvicorn marks only the last of pipelined requests
             self.answered.message_event.set()
         self.on_disconnect()
+        for waiting, _ in self.pipeline:
+            waiting.scope[HELD_BODY].release()
         self._stop_headers_timer()
         self._stop_send_timer()
         self.limits.remove(self.address)
@@ -240,8 +258,9 @@ class ClientProtocol(HttpToolsProtocol):
             self.transport.abort()  # an error would be taken for a part of another reply
             return
         body = write_error(message, "invalid_request_error", code=code)
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[status] + head % len(body) + body)
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
+        retry = b"retry-after: 1\r\n" if status in RETRIED else b""
+        self.transport.write(STATUS_LINE[status] + head % len(body) + retry + b"\r\n" + body)
         self.transport.close()
 
     def pause_writing(self) -> None:

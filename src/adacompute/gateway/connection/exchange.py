@@ -8,6 +8,7 @@ knows nothing of models except the name that requests are counted under.
 from __future__ import annotations
 
 import asyncio
+import io
 import math
 import os
 import time
@@ -16,6 +17,12 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from adacompute.gateway.connection.bodies_in_flight import (
+    HELD_BODY,
+    BodiesInFlight,
+    HeldBody,
+    TooManyBytes,
+)
 from adacompute.gateway.connection.time_limit import TimeLimit
 from adacompute.gateway.requests.openai_replies import write_error
 from adacompute.models.body import count_elements
@@ -79,6 +86,7 @@ class Exchange:
         self._headers: Headers = list(scope["headers"])
         self._receive = receive
         self._watch_disconnect: WatchDisconnect | None = scope.get(WATCH_DISCONNECT)
+        self._held: HeldBody | None = scope.get(HELD_BODY)
         self._send = send
         self.model = NO_MODEL
         self.client = ""
@@ -145,26 +153,57 @@ class Exchange:
         """Read the whole body; raise TimeoutError if it takes too long.
 
         Elements are counted as they arrive, so that a body with too many is not read to its end.
+        TooManyBytes is raised if too much of other bodies is held.
         """
         length = self.header("content-length")
         if length is not None and length.isdecimal() and int(length) > max_bytes:
             raise TooLarge(max_bytes)
-        parts: list[bytes] = []
+        if self._held is not None:
+            self._held.assign(self.client)
+        whole = io.BytesIO()  # its value is not copied
         size, n_elements, more = 0, 0, True
         with TimeLimit(timeout_s):
             while more:
-                message = await self._receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnected
-                parts.append(message.get("body", b""))
-                size, more = size + len(parts[-1]), message.get("more_body", False)
+                part, more = await self._receive_part()
+                size += len(part)
                 if size > max_bytes:
                     raise TooLarge(max_bytes)
                 if max_elements < math.inf:
-                    n_elements += count_elements(parts[-1])
+                    n_elements += count_elements(part)
                     if n_elements > max_elements:
                         raise TooManyElements(int(max_elements))
-        return b"".join(parts)
+                if not more and size == len(part):
+                    return part
+                whole.write(part)
+                del part  # or it is held twice while the next is awaited
+        return whole.getvalue()
+
+    async def _receive_part(self) -> tuple[bytes, bool]:
+        """Receive a part of the body, and whether more follow."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        if self._held is not None and self._held.refusal is not None:
+            raise TooManyBytes(self._held.refusal)
+        return message.get("body", b""), message.get("more_body", False)
+
+    def hold_body(self, bodies: BodiesInFlight) -> None:
+        """Count the bytes of the body as they are received, unless the server counts them."""
+        if self._held is not None:
+            return
+        receive, held = self._receive, HeldBody(bodies)
+
+        async def receive_counted() -> MutableMapping[str, Any]:
+            message = await receive()
+            held.add(len(message.get("body", b"")))
+            return message
+
+        self._receive, self._held = receive_counted, held
+
+    def release_body(self) -> None:
+        """Count the body no longer."""
+        if self._held is not None:
+            self._held.release()
 
     @asynccontextmanager
     async def cancel_on_disconnect(self) -> AsyncIterator[None]:
