@@ -20,7 +20,7 @@ from adacompute.gateway.app import Application, build
 from adacompute.gateway.connection.bodies_in_flight import (
     SMALL_BODY_BYTES,
     BodiesInFlight,
-    HeldBody,
+    CountedBody,
     TooManyBytes,
 )
 from adacompute.gateway.connection.exchange import Exchange
@@ -177,25 +177,25 @@ def test_bytes_of_a_request_that_is_not_authorised_are_dropped(
 
 def test_a_body_that_is_refused_gives_its_bytes_back() -> None:
     bodies = BodiesInFlight(max_bytes=1_000_000, max_client_bytes=500_000)
-    held = HeldBody(bodies)
-    assert held.add(400_000)
-    held.assign("ann")
+    counted = CountedBody(bodies)
+    assert counted.add(400_000)
+    counted.assign("ann")
     assert bodies.by_client == {"ann": 400_000}
-    assert not held.add(100_001)
-    assert held.refusal is not None
-    assert held.refusal[0] == 429
+    assert not counted.add(100_001)
+    assert counted.refusal is not None
+    assert counted.refusal[0] == 429
     assert (bodies.n_bytes, bodies.by_client) == (0, {})
-    assert not held.add(1)
-    held.release()
+    assert not counted.add(1)
+    counted.release()
     assert bodies.n_bytes == 0
 
 
 def test_the_last_quarter_is_for_small_bodies() -> None:
     bodies = BodiesInFlight(max_bytes=1_000_000)
-    assert HeldBody(bodies).add(750_000)
-    assert not HeldBody(bodies).add(SMALL_BODY_BYTES + 1)
-    assert HeldBody(bodies).add(250_000)
-    refused = HeldBody(bodies)
+    assert CountedBody(bodies).add(750_000)
+    assert not CountedBody(bodies).add(SMALL_BODY_BYTES + 1)
+    assert CountedBody(bodies).add(250_000)
+    refused = CountedBody(bodies)
     assert not refused.add(1)
     assert refused.refusal is not None
     assert refused.refusal[0] == 503
@@ -218,12 +218,12 @@ def test_bodies_from_other_servers_are_counted() -> None:
             pass
 
         exchange = Exchange(scope, receive, ignore)
-        exchange.hold_body(bodies)
+        exchange.count_body(bodies)
         with pytest.raises(TooManyBytes):
             await exchange.read(max_bytes=1_000, timeout_s=5)
         message["more_body"] = False
         exchange = Exchange(scope, receive, ignore)
-        exchange.hold_body(bodies)
+        exchange.count_body(bodies)
         assert await exchange.read(max_bytes=1_000, timeout_s=5) == bytes(60)
         assert bodies.n_bytes == 60
         exchange.release_body()

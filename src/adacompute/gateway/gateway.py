@@ -207,7 +207,7 @@ class Gateway:
         """Serve one request below /v1."""
         exchange = Exchange(scope, receive, send)
         exchange.redact = self._hide_upstream
-        exchange.hold_body(self.connection_limits.bodies)
+        exchange.count_body(self.connection_limits.bodies)
         self._n_in_flight += 1
         self.account.metrics.add_in_flight(1)
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-HELD_BODY = "adacompute.held_body"
+COUNTED_BODY = "adacompute.counted_body"
 """Member of the scope of a request whose body is counted on arrival."""
 
 SMALL_BODY_BYTES = 262_144
@@ -66,7 +66,7 @@ class BodiesInFlight:
         return is_smaller
 
 
-class HeldBody:
+class CountedBody:
     """What one request holds; ``client`` is known once it is authorised."""
 
     __slots__ = ("_bodies", "_client", "_n_bytes", "refusal")

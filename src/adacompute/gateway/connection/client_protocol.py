@@ -16,7 +16,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from adacompute.gateway.connection.bodies_in_flight import HELD_BODY, HeldBody
+from adacompute.gateway.connection.bodies_in_flight import COUNTED_BODY, CountedBody
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
 from adacompute.gateway.connection.exchange import WATCH_DISCONNECT
 from adacompute.gateway.requests.openai_replies import write_error
@@ -107,7 +107,7 @@ class ClientProtocol(HttpToolsProtocol):
         self.is_in_head = self.is_in_message = True
         super().on_message_begin()
         self.scope[WATCH_DISCONNECT] = self.watch_disconnect  # type: ignore[literal-required]
-        self.scope[HELD_BODY] = HeldBody(self.limits.bodies)  # type: ignore[literal-required]
+        self.scope[COUNTED_BODY] = CountedBody(self.limits.bodies)  # type: ignore[literal-required]
         self.n_framing, self.n_new = self.n_new, 0
         self.n_head = self.n_body = self.n_discarded = 0
         self._start_headers_timer()
@@ -147,15 +147,15 @@ class ClientProtocol(HttpToolsProtocol):
         """Pass a part of the body on; discard it, up to a limit, if it is refused or answered."""
         self.n_framing = max(0, self.n_framing - len(body))
         self.n_body += len(body)
-        cycle, held = self.cycle, self.cycle.scope[HELD_BODY]
-        if not cycle.response_complete and held.add(len(body)):
+        cycle, counted = self.cycle, self.cycle.scope[COUNTED_BODY]
+        if not cycle.response_complete and counted.add(len(body)):
             super().on_body(body)
             return
         cycle.body = bytearray()
         cycle.message_event.set()  # the application sees that the body is refused
         self.n_discarded += len(body)
         if self.n_discarded > MAX_DISCARDED_BYTES:
-            self._stop_parsing(*(held.refusal or ANSWERED_BEFORE))
+            self._stop_parsing(*(counted.refusal or ANSWERED_BEFORE))
 
     def on_message_complete(self) -> None:
         """Note the end of a request."""
@@ -223,7 +223,7 @@ class ClientProtocol(HttpToolsProtocol):
     def _end_request(self, cycle: Any, task: asyncio.Task[None]) -> None:  # noqa: ANN401 - uvicorn's
         self.tasks.discard(task)
         cycle.body = bytearray()
-        cycle.scope[HELD_BODY].release()
+        cycle.scope[COUNTED_BODY].release()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timers, and end the request that is being answered."""
@@ -233,7 +233,7 @@ class ClientProtocol(HttpToolsProtocol):
             self.answered.message_event.set()
         self.on_disconnect()
         for waiting, _ in self.pipeline:
-            waiting.scope[HELD_BODY].release()
+            waiting.scope[COUNTED_BODY].release()
         self._stop_headers_timer()
         self._stop_send_timer()
         self.limits.remove(self.address)

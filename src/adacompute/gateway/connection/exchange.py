@@ -18,9 +18,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from adacompute.gateway.connection.bodies_in_flight import (
-    HELD_BODY,
+    COUNTED_BODY,
     BodiesInFlight,
-    HeldBody,
+    CountedBody,
     TooManyBytes,
 )
 from adacompute.gateway.connection.time_limit import TimeLimit
@@ -86,7 +86,7 @@ class Exchange:
         self._headers: Headers = list(scope["headers"])
         self._receive = receive
         self._watch_disconnect: WatchDisconnect | None = scope.get(WATCH_DISCONNECT)
-        self._held: HeldBody | None = scope.get(HELD_BODY)
+        self._counted: CountedBody | None = scope.get(COUNTED_BODY)
         self._send = send
         self.model = NO_MODEL
         self.client = ""
@@ -158,8 +158,8 @@ class Exchange:
         length = self.header("content-length")
         if length is not None and length.isdecimal() and int(length) > max_bytes:
             raise TooLarge(max_bytes)
-        if self._held is not None:
-            self._held.assign(self.client)
+        if self._counted is not None:
+            self._counted.assign(self.client)
         whole = io.BytesIO()  # its value is not copied
         size, n_elements, more = 0, 0, True
         with TimeLimit(timeout_s):
@@ -183,27 +183,27 @@ class Exchange:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
-        if self._held is not None and self._held.refusal is not None:
-            raise TooManyBytes(self._held.refusal)
+        if self._counted is not None and self._counted.refusal is not None:
+            raise TooManyBytes(self._counted.refusal)
         return message.get("body", b""), message.get("more_body", False)
 
-    def hold_body(self, bodies: BodiesInFlight) -> None:
+    def count_body(self, bodies: BodiesInFlight) -> None:
         """Count the bytes of the body as they are received, unless the server counts them."""
-        if self._held is not None:
+        if self._counted is not None:
             return
-        receive, held = self._receive, HeldBody(bodies)
+        receive, counted = self._receive, CountedBody(bodies)
 
         async def receive_counted() -> MutableMapping[str, Any]:
             message = await receive()
-            held.add(len(message.get("body", b"")))
+            counted.add(len(message.get("body", b"")))
             return message
 
-        self._receive, self._held = receive_counted, held
+        self._receive, self._counted = receive_counted, counted
 
     def release_body(self) -> None:
         """Count the body no longer."""
-        if self._held is not None:
-            self._held.release()
+        if self._counted is not None:
+            self._counted.release()
 
     @asynccontextmanager
     async def cancel_on_disconnect(self) -> AsyncIterator[None]:
