@@ -182,8 +182,8 @@ def test_a_body_that_is_refused_gives_its_bytes_back() -> None:
     counted.assign("ann")
     assert bodies.by_client == {"ann": 400_000}
     assert not counted.add(100_001)
-    assert counted.refusal is not None
-    assert counted.refusal[0] == 429
+    assert counted.rejection is not None
+    assert counted.rejection[0] == 429
     assert (bodies.n_bytes, bodies.by_client) == (0, {})
     assert not counted.add(1)
     counted.release()
@@ -197,8 +197,8 @@ def test_the_last_quarter_is_for_small_bodies() -> None:
     assert CountedBody(bodies).add(250_000)
     refused = CountedBody(bodies)
     assert not refused.add(1)
-    assert refused.refusal is not None
-    assert refused.refusal[0] == 503
+    assert refused.rejection is not None
+    assert refused.rejection[0] == 503
 
 
 def test_bodies_from_other_servers_are_counted() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+from adacompute.gateway.connection.browser_checks import Rejection
+
 COUNTED_BODY = "adacompute.counted_body"
 """Member of the scope of a request whose body is counted on arrival."""
 
@@ -25,15 +27,12 @@ CLIENT_SHARE = 0.25
 FREED_BYTES = 8_000_000
 """Bytes by which what is held must shrink before their memory is worth giving back."""
 
-Refusal = tuple[int, str, str]
-"""Why a body is refused: a status, a message and a code. An exception would keep the body."""
-
 
 class TooManyBytes(Exception):  # noqa: N818 - it names the state
     """A body that was refused because of others in flight."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        self.status, message, self.code = refusal
+    def __init__(self, rejection: Rejection) -> None:
+        self.status, message, self.code = rejection
         super().__init__(message)
 
 
@@ -47,7 +46,7 @@ class BodiesInFlight:
         self.peak_bytes = 0
         self.by_client: Counter[str] = Counter()
 
-    def refusal(self, client: str | None, size: int) -> Refusal | None:
+    def rejection(self, client: str | None, size: int) -> Rejection | None:
         """Return why a body that has grown to this size is refused, None if it is not."""
         if client is not None and self.by_client[client] > self.max_client_bytes:
             limit = f"{self.max_client_bytes / 1e6:g} MB"
@@ -67,25 +66,28 @@ class BodiesInFlight:
 
 
 class CountedBody:
-    """What one request holds; ``client`` is known once it is authorised."""
+    """What one request holds; its client is known once it is authorised.
 
-    __slots__ = ("_bodies", "_client", "_n_bytes", "refusal")
+    ``rejection`` says why the body is refused. An exception in its place would keep the body.
+    """
+
+    __slots__ = ("_bodies", "_client", "_n_bytes", "rejection")
 
     def __init__(self, bodies: BodiesInFlight) -> None:
         self._bodies = bodies
         self._client: str | None = None
         self._n_bytes = 0
-        self.refusal: Refusal | None = None
+        self.rejection: Rejection | None = None
 
     def add(self, n_bytes: int) -> bool:
         """Count bytes that arrived; return whether they may be kept."""
-        if self.refusal is not None:
+        if self.rejection is not None:
             return False
         self._count(n_bytes)
-        self.refusal = self._bodies.refusal(self._client, self._n_bytes)
-        if self.refusal is not None:
+        self.rejection = self._bodies.rejection(self._client, self._n_bytes)
+        if self.rejection is not None:
             self.release()
-        return self.refusal is None
+        return self.rejection is None
 
     def assign(self, client: str) -> None:
         """Count the body as one of a client."""

@@ -155,7 +155,7 @@ class ClientProtocol(HttpToolsProtocol):
         cycle.message_event.set()  # the application sees that the body is refused
         self.n_discarded += len(body)
         if self.n_discarded > MAX_DISCARDED_BYTES:
-            self._stop_parsing(*(counted.refusal or ANSWERED_BEFORE))
+            self._stop_parsing(*(counted.rejection or ANSWERED_BEFORE))
 
     def on_message_complete(self) -> None:
         """Note the end of a request."""

@@ -183,8 +183,8 @@ class Exchange:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
-        if self._counted is not None and self._counted.refusal is not None:
-            raise TooManyBytes(self._counted.refusal)
+        if self._counted is not None and self._counted.rejection is not None:
+            raise TooManyBytes(self._counted.rejection)
         return message.get("body", b""), message.get("more_body", False)
 
     def count_body(self, bodies: BodiesInFlight) -> None:
