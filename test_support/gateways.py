@@ -155,6 +155,7 @@ def serve_app(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
         application,
         port=port,
         http=ClientProtocol,
+        proxy_headers=False,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -414,6 +414,10 @@ SMUGGLERS = {
     "odd-length": raw("Content-Length: 0x2", body="{}" + SMUGGLED),
     "folded": raw("X-A: b", " Transfer-Encoding: chunked", "Content-Length: 2", body="{}"),
     "odd-coding": raw("Transfer-Encoding: xchunked", body="0\r\n\r\n" + SMUGGLED),
+    "gzip-coding": raw("Transfer-Encoding: gzip, chunked", body="0\r\n\r\n" + SMUGGLED),
+    "two-codings": raw(
+        "Transfer-Encoding: gzip", "Transfer-Encoding: chunked", body="0\r\n\r\n" + SMUGGLED
+    ),
     "coding-twice": raw("Transfer-Encoding: chunked, identity", body="0\r\n\r\n" + SMUGGLED),
     "spaced-name": raw("Content-Length : 2", body="{}" + SMUGGLED),
     "bad-chunk": raw("Transfer-Encoding: chunked", body="zz\r\n{}\r\n0\r\n\r\n" + SMUGGLED),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from adacompute.core.errors import AdaComputeError, ModelError, ModelTimeout, RateLimited
 from adacompute.gateway.accounting.caps import NotPriced
+from adacompute.gateway.connection.bodies_in_flight import TooManyBytes
 from adacompute.gateway.connection.exchange import JSON, Exchange, TooLarge
 from adacompute.gateway.requests.contract import BadRequest, Forbidden
 from adacompute.gateway.requests.openai_replies import write_error
@@ -18,7 +19,7 @@ from adacompute.gateway.voting.request_model import UpstreamRejected
 from adacompute.models.endpoint import Unavailable
 from adacompute.spending.meter import CapReached
 
-EXPECTED = (AdaComputeError, BadRequest, TooLarge, TimeoutError)
+EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyBytes, TimeoutError)
 """Failures that are answered with a message of their own."""
 
 BAD_REQUEST = 400
@@ -39,6 +40,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "framing_too_large": (400, "the chunks of the body have too much framing"),
     "invalid_http": (400, "the request is not valid HTTP"),
     "invalid_path": (400, "the path contains ``..``"),
+    "invalid_transfer_coding": (400, "the ``Transfer-Encoding`` is another than ``chunked``"),
     "pipelining": (400, "too many requests are pipelined on one connection"),
     "unread_body": (400, "the body goes on after the reply"),
     "invalid_method": (405, "the method is not supported"),
@@ -47,6 +49,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "invalid_content_type": (415, "without client keys, a body must be ``application/json``"),
     "cap_reached": (429, "a cap is spent until the end of its period"),
     "cap_unavailable": (429, "a cap cannot be checked now; try again"),
+    "client_body_bytes_in_flight": (429, "bodies in flight are above the share of one client"),
     "client_max_concurrency": (429, "too many requests of the client are in flight"),
     "client_requests_per_minute": (429, "too many requests of the client in a minute"),
     "model_max_concurrency": (429, "too many requests for the model are in flight"),
@@ -54,6 +57,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "too_many_connections": (429, "the address is above ``max_connections_per_address``"),
     "headers_too_large": (431, "the headers are above ``max_header_bytes`` or ``max_headers``"),
     "url_too_long": (431, "the URL is above ``max_request_line_bytes``"),
+    "body_bytes_in_flight": (503, "bodies in flight are above ``max_body_bytes_in_flight``"),
     "overloaded": (503, "more than ``max_concurrency`` requests are in flight"),
     "upstream_failing": (503, "the upstream fails repeatedly and was not asked"),
     "timeout": (504, "the upstream did not answer in time, or ``timeout_s`` is over"),
@@ -103,6 +107,8 @@ async def send_error(
             await exchange.fail(400, str(error), "invalid_request_error", param=error.param)
         case TooLarge():
             await send_rejection(exchange, 413, str(error), "too_large")
+        case TooManyBytes():
+            await send_rejection(exchange, error.status, str(error), error.code)
         case TimeoutError():
             await send_rejection(exchange, 408, "the request took too long to arrive", "slow")
         case NotPriced():

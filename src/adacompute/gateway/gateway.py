@@ -20,6 +20,7 @@ from adacompute.core.errors import ModelError, ModelTimeout
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.accounting.spending import Spending
 from adacompute.gateway.accounting.tracing import Spans
+from adacompute.gateway.connection.bodies_in_flight import CLIENT_SHARE, BodiesInFlight
 from adacompute.gateway.connection.browser_checks import BrowserChecks
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
 from adacompute.gateway.connection.exchange import (
@@ -119,6 +120,7 @@ class Gateway:
             max_connections_per_address=config.max_connections_per_address,
             trusted_proxies=config.trusted_proxies,
             on_rejected=self.account.record_refused_connection,
+            bodies=_bodies_in_flight(config),
         )
         self._stack = AsyncExitStack()
         self._voting: dict[str, Voting] = {}
@@ -221,6 +223,7 @@ class Gateway:
         """Serve one request below /v1."""
         exchange = Exchange(scope, receive, send)
         exchange.redact = self._hide_upstream
+        exchange.count_body(self.connection_limits.bodies)
         self._n_in_flight += 1
         self.account.metrics.add_in_flight(1)
         try:
@@ -236,6 +239,7 @@ class Gateway:
             raise
         finally:
             self._n_in_flight -= 1
+            exchange.release_body()
             self.account.metrics.add_in_flight(-1)
             self.account.record_request(exchange)
             status = exchange.final_status
@@ -382,3 +386,10 @@ class Gateway:
             allowed = self.clients.limits_of(exchange.client).models
             headers, data = without_coding(headers), add_models(plain, names, allowed)
         await exchange.reply(status, headers, data)
+
+
+def _bodies_in_flight(config: Config) -> BodiesInFlight:
+    """Return the limits on bodies; without client keys, all requests are of one client."""
+    total = config.max_body_bytes_in_flight
+    share = max(total * CLIENT_SHARE, config.max_body_mb * MB)
+    return BodiesInFlight(total, share if config.client_keys else total)

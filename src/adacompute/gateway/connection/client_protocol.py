@@ -2,17 +2,21 @@
 
 It rejects requests whose head, chunk framing or trailers are too large, limits the connections of
 one address, and closes connections that do not begin a request, do not finish its headers, or do
-not receive its reply. Trailers are not headers and are ignored. It knows nothing of bodies.
+not receive its reply. Trailers are not headers and are ignored, and so is a wish for another
+protocol. Of bodies it knows their size.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from adacompute.gateway.connection.bodies_in_flight import COUNTED_BODY, CountedBody
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
 from adacompute.gateway.connection.exchange import WATCH_DISCONNECT
 from adacompute.gateway.requests.openai_replies import write_error
@@ -33,6 +37,8 @@ FRAMING_SHARE = 4
 """Chunk sizes may take one byte for this many bytes of a body, beside ``max_header_bytes``."""
 
 BAD_REQUEST, TOO_MANY_REQUESTS, HEADERS_TOO_LARGE = 400, 429, 431
+RETRIED = (TOO_MANY_REQUESTS, 503)
+ANSWERED_BEFORE = (BAD_REQUEST, "the request was answered before", "unread_body")
 
 
 class LimitExceeded(Exception):  # noqa: N818 - it names what happened
@@ -87,7 +93,7 @@ class ClientProtocol(HttpToolsProtocol):
             self.n_new = len(data)
             if self.cycle is None or self.cycle.response_complete:
                 self._start_headers_timer(restart=False)
-        super().data_received(data)
+        self._parse(data)
         limit = self.limits.max_header_bytes
         if self.rejection is not None or self.transport.is_closing():
             return
@@ -101,6 +107,7 @@ class ClientProtocol(HttpToolsProtocol):
         self.is_in_head = self.is_in_message = True
         super().on_message_begin()
         self.scope[WATCH_DISCONNECT] = self.watch_disconnect  # type: ignore[literal-required]
+        self.scope[COUNTED_BODY] = CountedBody(self.limits.bodies)  # type: ignore[literal-required]
         self.n_framing, self.n_new = self.n_new, 0
         self.n_head = self.n_body = self.n_discarded = 0
         self._start_headers_timer()
@@ -120,11 +127,16 @@ class ClientProtocol(HttpToolsProtocol):
             self._stop_parsing(HEADERS_TOO_LARGE, message, "headers_too_large")
         if self.is_in_head:
             super().on_header(name, value)
+            if self.headers[-1][0] == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                message = "the only transfer coding of a body that is accepted is chunked"
+                self._stop_parsing(BAD_REQUEST, message, "invalid_transfer_coding")
 
     def on_headers_complete(self) -> None:
         """Stop the timer: the body has a limit of its own."""
         self._stop_headers_timer()
         self.is_in_head = False
+        if self._is_upgrade():
+            return
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop_parsing(BAD_REQUEST, "too many requests are pipelined", "pipelining")
         super().on_headers_complete()
@@ -132,19 +144,58 @@ class ClientProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Pass a part of the body on; after the reply, discard it up to a limit."""
+        """Pass a part of the body on; discard it, up to a limit, if it is refused or answered."""
         self.n_framing = max(0, self.n_framing - len(body))
         self.n_body += len(body)
-        if self.cycle.response_complete:
-            self.n_discarded += len(body)
-            if self.n_discarded > MAX_DISCARDED_BYTES:
-                self._stop_parsing(BAD_REQUEST, "the request was answered before", "unread_body")
-        super().on_body(body)
+        cycle, counted = self.cycle, self.cycle.scope[COUNTED_BODY]  # type: ignore[literal-required]
+        if not cycle.response_complete and counted.add(len(body)):
+            super().on_body(body)
+            return
+        cycle.body = bytearray()
+        cycle.message_event.set()  # the application sees that the body is refused
+        self.n_discarded += len(body)
+        if self.n_discarded > MAX_DISCARDED_BYTES:
+            self._stop_parsing(*(counted.rejection or ANSWERED_BEFORE))
 
     def on_message_complete(self) -> None:
         """Note the end of a request."""
         self.is_in_message = False
-        super().on_message_complete()
+        if not self._is_upgrade():
+            super().on_message_complete()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse what arrived; a request with an Upgrade header is parsed again without it.
+
+        The parser takes what follows such a head for another protocol.
+        """
+        self._unset_keepalive_if_required()
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                if not self._is_upgrade():  # CONNECT: the request is complete
+                    return
+                data = self._head_without_upgrade() + data[upgrade.args[0] :]
+                self.n_new = len(data)
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            except httptools.HttpParserError:
+                self.send_400_response("the request is not valid HTTP")
+                return
+            else:
+                return
+
+    def _is_upgrade(self) -> bool:
+        """Whether the head that was parsed last has an Upgrade header that is in effect."""
+        wishes = self.parser.should_upgrade()
+        return wishes and any(name == b"upgrade" for name, _ in self.headers)
+
+    def _head_without_upgrade(self) -> bytes:
+        """Write the head that was parsed last again."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % one for one in self.headers if one[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def on_response_complete(self) -> None:
         """Wait for the rest of a body that was not read, but not for ever."""
@@ -163,9 +214,16 @@ class ClientProtocol(HttpToolsProtocol):
         self.on_disconnect = _ignore
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:  # noqa: ANN401 - uvicorn's
-        """Remember the request that is answered now, which others may follow on the connection."""
+        """Answer a request, which others may follow on the connection."""
         self.answered = cycle
-        super()._start_asgi_task(cycle, app)
+        task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(task)
+        task.add_done_callback(partial(self._end_request, cycle))
+
+    def _end_request(self, cycle: Any, task: asyncio.Task[None]) -> None:  # noqa: ANN401 - uvicorn's
+        self.tasks.discard(task)
+        cycle.body = bytearray()
+        cycle.scope[COUNTED_BODY].release()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timers, and end the request that is being answered."""
@@ -174,6 +232,8 @@ class ClientProtocol(HttpToolsProtocol):
             self.answered.disconnected = True  # uvicorn marks only the last of pipelined requests
             self.answered.message_event.set()
         self.on_disconnect()
+        for waiting, _ in self.pipeline:
+            waiting.scope[COUNTED_BODY].release()  # type: ignore[literal-required]
         self._stop_headers_timer()
         self._stop_send_timer()
         self.limits.remove(self.address)
@@ -198,8 +258,9 @@ class ClientProtocol(HttpToolsProtocol):
             self.transport.abort()  # an error would be taken for a part of another reply
             return
         body = write_error(message, "invalid_request_error", code=code)
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[status] + head % len(body) + body)
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
+        retry = b"retry-after: 1\r\n" if status in RETRIED else b""
+        self.transport.write(STATUS_LINE[status] + head % len(body) + retry + b"\r\n" + body)
         self.transport.close()
 
     def pause_writing(self) -> None:

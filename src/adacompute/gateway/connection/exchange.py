@@ -8,6 +8,7 @@ knows nothing of models except the name that requests are counted under.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -15,6 +16,12 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from adacompute.gateway.connection.bodies_in_flight import (
+    COUNTED_BODY,
+    BodiesInFlight,
+    CountedBody,
+    TooManyBytes,
+)
 from adacompute.gateway.connection.time_limit import TimeLimit
 from adacompute.gateway.requests.openai_replies import write_error
 
@@ -99,6 +106,7 @@ class Exchange:
         self._headers: Headers = list(scope["headers"])
         self._receive = receive
         self._watch_disconnect: WatchDisconnect | None = scope.get(WATCH_DISCONNECT)
+        self._counted: CountedBody | None = scope.get(COUNTED_BODY)
         self._send = send
         self.model = NO_MODEL
         self.client = ""
@@ -169,22 +177,55 @@ class Exchange:
         return None
 
     async def read(self, *, max_bytes: int, timeout_s: float) -> bytes:
-        """Read the whole body; raise TimeoutError if it takes too long."""
+        """Read the whole body; raise TimeoutError if it takes too long.
+
+        TooManyBytes is raised if too much of other bodies is held.
+        """
         length = self.header("content-length")
         if length is not None and length.isdecimal() and int(length) > max_bytes:
             raise TooLarge(max_bytes)
-        parts: list[bytes] = []
+        if self._counted is not None:
+            self._counted.assign(self.client)
+        whole = io.BytesIO()  # its value is not copied
         size, more = 0, True
         with TimeLimit(timeout_s):
             while more:
-                message = await self._receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnected
-                parts.append(message.get("body", b""))
-                size, more = size + len(parts[-1]), message.get("more_body", False)
+                part, more = await self._receive_part()
+                size += len(part)
                 if size > max_bytes:
                     raise TooLarge(max_bytes)
-        return b"".join(parts)
+                if not more and size == len(part):
+                    return part
+                whole.write(part)
+                del part  # or it is held twice while the next is awaited
+        return whole.getvalue()
+
+    async def _receive_part(self) -> tuple[bytes, bool]:
+        """Receive a part of the body, and whether more follow."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        if self._counted is not None and self._counted.rejection is not None:
+            raise TooManyBytes(self._counted.rejection)
+        return message.get("body", b""), message.get("more_body", False)
+
+    def count_body(self, bodies: BodiesInFlight) -> None:
+        """Count the bytes of the body as they are received, unless the server counts them."""
+        if self._counted is not None:
+            return
+        receive, counted = self._receive, CountedBody(bodies)
+
+        async def receive_counted() -> MutableMapping[str, Any]:
+            message = await receive()
+            counted.add(len(message.get("body", b"")))
+            return message
+
+        self._receive, self._counted = receive_counted, counted
+
+    def release_body(self) -> None:
+        """Count the body no longer."""
+        if self._counted is not None:
+            self._counted.release()
 
     @asynccontextmanager
     async def cancel_on_disconnect(self) -> AsyncIterator[None]:

@@ -26,6 +26,7 @@ from adacompute.gateway.app import Application, build
 from adacompute.gateway.connection.http_server import HttpServer, run_in_fast_loop
 from adacompute.gateway.forwarding.probing import needs_probe
 from adacompute.gateway.processes.logs import set_up_logging
+from adacompute.gateway.processes.memory import return_freed_memory
 from adacompute.gateway.requests.admission import Admission
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import describe_verdict, load_models
@@ -99,6 +100,8 @@ class Worker:
             await asyncio.sleep(STATE_INTERVAL_S)
             self._gateway.account.metrics.flush()
             self._channel.send(event="state", **self._state())
+            if self._gateway.connection_limits.bodies.has_shrunk():
+                return_freed_memory()
 
     def _state(self) -> dict[str, str]:
         """What the supervisor shows of this worker."""

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.accounting.caps import WHEN_SPENT, CapConfig, check_caps
+from adacompute.gateway.connection.bodies_in_flight import LARGE_SHARE
 from adacompute.gateway.connection.browser_checks import is_loopback
 from adacompute.gateway.processes.logs import FORMATS, LEVELS
 from adacompute.gateway.requests.clients import (
@@ -30,7 +31,7 @@ from adacompute.gateway.requests.clients import (
     check_paths,
 )
 from adacompute.gateway.requests.openai_requests import check_name
-from adacompute.gateway.settings.log_settings import CallsConfig, LogConfig
+from adacompute.gateway.settings.log_settings import MB, CallsConfig, LogConfig
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.settings.settings import (
     as_table,
@@ -58,6 +59,7 @@ _POSITIVE = (
     "max_headers",
     "max_connections_per_address",
     "max_body_mb",
+    "max_body_bytes_in_flight",
     "max_reply_mb",
     "max_concurrency",
     "max_upstream_failures",
@@ -120,6 +122,11 @@ class Config:
     """Origins of web pages that may send requests, such as ``https://app.example.com``."""
     max_body_mb: float = 32.0
     """Largest body of a request (413)."""
+    max_body_bytes_in_flight: int = 256_000_000
+    """Bytes of all request bodies that a worker holds, from their arrival to the end of their
+    requests (503). Bodies above 256 KiB may take three quarters of it, so that small requests are
+    served beside them. With client keys, one client may take a quarter (429), or as much as its
+    largest body."""
     max_reply_mb: float = 16.0
     """Largest reply of the upstream that is held in memory, decompressed (502)."""
     max_concurrency: int = 10_000
@@ -201,6 +208,12 @@ class Config:
             raise ConfigError("upstream_api_key contains characters that no header can carry")
         for name in _POSITIVE:
             check_positive(getattr(self, name), name)
+        if self.max_body_mb * MB > self.max_body_bytes_in_flight * LARGE_SHARE:
+            raise ConfigError(
+                f"max_body_mb must be at most three quarters of max_body_bytes_in_flight, or no "
+                f"body of {self.max_body_mb:g} MB can arrive: raise max_body_bytes_in_flight from "
+                f"{self.max_body_bytes_in_flight:,}"
+            )
         if not 0 <= self.shutdown_delay_s < math.inf:
             raise ConfigError(
                 f"shutdown_delay_s must be a number of 0 or more, not {self.shutdown_delay_s}"
