@@ -55,6 +55,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "too_many_connections": (429, "the address is above ``max_connections_per_address``"),
     "headers_too_large": (431, "the headers are above ``max_header_bytes`` or ``max_headers``"),
     "url_too_long": (431, "the URL is above ``max_request_line_bytes``"),
+    "internal_error": (500, "the gateway itself failed; its log has the cause"),
     "overloaded": (503, "more than ``max_concurrency`` requests are in flight"),
     "upstream_failing": (503, "the upstream fails repeatedly and was not asked"),
     "timeout": (504, "the upstream did not answer in time, or ``timeout_s`` is over"),
@@ -65,6 +66,7 @@ _KINDS = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
+    500: "server_error",
     503: "server_error",
 }
 _HEADERS = {
@@ -119,8 +121,13 @@ async def send_error(
         case ModelError():
             await exchange.fail(502, str(error), "upstream_error")
         case _:
-            await exchange.fail(500, str(error), "server_error")
+            await send_internal_error(exchange)
     return exchange.error_code
+
+
+async def send_internal_error(exchange: Exchange) -> None:
+    """Say that the gateway itself failed; the cause is for its log."""
+    await send_rejection(exchange, 500, "internal error of the gateway", "internal_error")
 
 
 async def _send_cap_reached(exchange: Exchange, error: CapReached) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from adacompute.models.endpoint import OnEvent
     from adacompute.models.model import CallUsage
     from adacompute.policies.bundle import Baseline
+    from adacompute.spending.attempts import CallBound
     from adacompute.spending.token_prices import TokenPriceList
 
 MAX_PATH_CHARS = 200
@@ -132,6 +133,7 @@ class Account:
                 method=exchange.method,
                 path=exchange.path[:MAX_PATH_CHARS],
                 model=exchange.model,
+                upstream_model=exchange.upstream_model,
                 status=status,
                 samples=exchange.n_samples,
                 latency_s=round(exchange.elapsed_s, 4),
@@ -143,7 +145,15 @@ class Account:
     def recorder(self, exchange: Exchange, purpose: Purpose) -> CallRecorder:
         """Return a recorder of the calls of a request."""
         origin = CallOrigin(exchange.request_id, exchange.client, exchange.model, purpose)
-        return CallRecorder(self.calls, origin)
+
+        def on_start(bound: CallBound) -> None:
+            exchange.upstream_model = bound.model
+
+        def on_usage(charged: CallUsage) -> None:
+            if charged.cost is not None:
+                exchange.cost = (exchange.cost or 0.0) + charged.cost
+
+        return CallRecorder(self.calls, origin, on_usage, on_start=on_start)
 
     def record_decision(self, engine: Engine, outcome: Outcome) -> None:
         """Record a request that was decided on."""

@@ -14,7 +14,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -237,13 +237,15 @@ class CallRecorder:
     """A tracker that records every attempt for one origin.
 
     ``on_usage`` receives what each attempt is charged, unless the server refused it.
-    ``scorer`` is the name of the scorer that is called, which completes nothing.
+    ``scorer`` is the name of the scorer that is called, which completes nothing. ``on_start``
+    receives the bound of each attempt.
     """
 
     log: CallLog
     origin: CallOrigin
     on_usage: OnUsage | None = None
     scorer: str | None = None
+    on_start: Callable[[CallBound], None] | None = None
 
     async def start(self, path: str, payload: bytes, attempt: int) -> Call:
         """Record the start of an attempt; CapReached if it may not be made."""
@@ -251,6 +253,8 @@ class CallRecorder:
         bound = CallBound.read(path, payload)
         if self.scorer is not None:
             bound = CallBound(self.scorer, len(payload), 0)
+        elif self.on_start is not None:
+            self.on_start(bound)
         return await self.log.start(self.origin, path, bound, attempt, self.on_usage)
 
     async def check(self, path: str, payload: bytes) -> None:

@@ -89,6 +89,7 @@ class Exchange:
         self.decision_id: str | None = None
         self.n_samples: int | None = None
         self.cost: float | None = None
+        self.upstream_model: str | None = None
         self.started_at = time.perf_counter()
         self.redact: Callable[[str], str] = str
         self.status = 0

@@ -100,9 +100,10 @@ class Worker:
             self._gateway.account.metrics.flush()
             self._channel.send(event="state", **self._state())
 
-    def _state(self) -> dict[str, str]:
+    def _state(self) -> dict[str, object]:
         """What the supervisor shows of this worker."""
-        return {"state": self._gateway.state, "store": self._gateway.store}
+        gateway = self._gateway
+        return {"state": gateway.state, "not_ready": [*gateway.not_ready], "store": gateway.store}
 
     async def _obey(self) -> None:
         """Answer pings, and stop on command."""

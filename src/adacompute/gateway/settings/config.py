@@ -63,7 +63,6 @@ _POSITIVE = (
     "max_reply_mb",
     "max_concurrency",
     "max_samples",
-    "max_upstream_failures",
     "timeout_s",
     "first_byte_timeout_s",
     "body_timeout_s",
@@ -148,8 +147,9 @@ class Config:
     """Attempts per call to the upstream."""
     max_retry_share: float = 0.2
     """Retries as a share of all calls of a worker."""
-    max_upstream_failures: int = 5
-    """Failures in a row after which ``/ready`` answers 503."""
+    check_upstream: bool = True
+    """Answer 503 on ``/ready`` when nine of the last ten requests failed, and ask the upstream for
+    one token every 10 s until it answers."""
     shutdown_delay_s: float = 0.0
     """Time to go on serving after SIGTERM, while ``/ready`` answers 503."""
     drain_s: float = 30.0
