@@ -20,7 +20,8 @@ class ConnectionLimits:
 
     Loopback addresses and trusted proxies may open any number of connections. ``on_rejected`` is
     called with the reason of each rejection. Idle connections stay open for ``idle_linger_s`` when
-    the server stops, so that a request that is on its way is answered.
+    the server stops, so that a request that is on its way is answered. With ``is_closing``, every
+    reply says that its connection closes.
     """
 
     max_request_line_bytes: int = 8_192
@@ -30,6 +31,7 @@ class ConnectionLimits:
     trusted_proxies: Sequence[str] = ()
     on_rejected: Callable[[str], None] = lambda _: None
     idle_linger_s: float = 0.0
+    is_closing: bool = False
     n_connections: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:

@@ -95,6 +95,11 @@ class Generation:
         for worker in self.workers.values():
             worker.retire()
 
+    def close_connections(self) -> None:
+        """Close each connection after its next reply."""
+        for worker in self.workers.values():
+            worker.close_connections()
+
     async def stop(self, drain_s: float) -> None:
         """End all workers within a time; the last part of it is for those that do not end."""
         self._is_ending = True
@@ -218,11 +223,14 @@ class Supervisor:
                 self._state = "serving"
                 await stopping
                 self._state = "stopping"
+                for generation in self._generations:
+                    generation.close_connections()
                 await asyncio.sleep(self.config.shutdown_delay_s)
         finally:
             self._state = "stopping"
             starting.cancel()
             await asyncio.wait({starting})
+            listener.close()  # the workers close theirs: then connections are refused
             await asyncio.gather(*(one.stop(self.config.drain_s) for one in self._generations))
             pages.stop(0.1)
             await serving

@@ -38,8 +38,9 @@ MAX_MESSAGE_BYTES = 64_000_000
 GC_THRESHOLDS = (10_000, 20, 20)
 """Ten times as many new objects before a collection as by default: requests leave few cycles."""
 
-LINGER_S = 5.0
-"""Time for which idle connections stay open when a new configuration replaces the worker's."""
+LINGER_S, STOP_LINGER_S = 5.0, 1.0
+"""Time for which idle connections stay open when a new configuration replaces the worker's, and
+when the gateway stops."""
 
 
 class Channel:
@@ -112,6 +113,9 @@ class Worker:
                 case "ping":
                     self._gateway.account.metrics.flush()
                     self._channel.send(event="pong", **self._state())
+                case "close":  # the gateway will stop: clients should connect to another
+                    self._gateway.connection_limits.is_closing = True
+                    self._server.close_after_replies()
                 case "retire":  # a new configuration: what has begun ends, however long it takes
                     self._gateway.connection_limits.idle_linger_s = LINGER_S
                     self._gateway.stop_by = None
@@ -121,7 +125,8 @@ class Worker:
         self._stop(self._gateway.config.drain_s)
 
     def _stop(self, timeout_s: float) -> None:
-        self._gateway.connection_limits.idle_linger_s = 0.0
+        self._gateway.connection_limits.is_closing = True
+        self._gateway.connection_limits.idle_linger_s = min(STOP_LINGER_S, timeout_s / 2)
         self._gateway.stop_by = time.monotonic() + timeout_s
         self._server.stop(timeout_s)
 

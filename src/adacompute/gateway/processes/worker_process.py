@@ -93,6 +93,10 @@ class WorkerProcess:
             return False
         return True
 
+    def close_connections(self) -> None:
+        """Let it close each connection after its next reply."""
+        self._channel.send(command="close")
+
     def retire(self) -> None:
         """Let it finish what it has begun, however long it takes."""
         self._channel.send(command="retire")

@@ -151,7 +151,8 @@ class Config:
     """Answer 503 on ``/ready`` when nine of the last ten requests failed, and ask the upstream for
     one token every 10 s until it answers."""
     shutdown_delay_s: float = 0.0
-    """Time to go on serving after SIGTERM, while ``/ready`` answers 503."""
+    """Time to go on serving after SIGTERM, while ``/ready`` answers 503 and replies close their
+    connections."""
     drain_s: float = 30.0
     """Time to complete requests after that, before everything is stopped."""
     sse_keepalive_s: float = 5.0
