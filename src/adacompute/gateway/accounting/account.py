@@ -214,7 +214,7 @@ class Account:
         if self._spans is not None:
             self._spans.close()
         if self._log is not None:
-            self._log.rotate()
+            _log_failure(self._log.rotate)
             _log_failure(self._log.compact)
 
     def _warn_of_template(self, model: str) -> None:
@@ -269,21 +269,22 @@ class Account:
         record = _describe(engine, decision, model.calls, texts=self._log_texts)
         try:
             is_full = self._log.append({**record, **(given or {})})
-            if is_full and (self._compacting is None or self._compacting.done()):
-                self._log.rotate()
-                self._compacting = asyncio.ensure_future(
-                    asyncio.to_thread(_log_failure, self._log.compact_in_process)
-                )
-        except OSError:
-            LOG.exception("a decision could not be logged")
+        except OSError as error:
+            self.calls.record_loss("decisions", self._log.directory, str(error))
+            return
+        if is_full and (self._compacting is None or self._compacting.done()):
+            _log_failure(self._log.rotate)
+            self._compacting = asyncio.ensure_future(
+                asyncio.to_thread(_log_failure, self._log.compact_in_process)
+            )
 
 
 def _log_failure(compact: Callable[[], object]) -> None:
     """Compact the log; a file that cannot be compacted stays as it is."""
     try:
         compact()
-    except (OSError, ValueError):  # Arrow's errors are ValueErrors
-        LOG.exception("the decision log could not be compacted")
+    except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
+        log(logging.ERROR, "the decision log could not be compacted", error=str(error))
 
 
 def _writable(text: str | None) -> str | None:

@@ -54,6 +54,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "cost_total": ("Money spent, by the token prices.", ("model", "purpose")),
     "lost_call_rows_total": ("Rows of the account of calls that could not be written.", ()),
+    "lost_decisions_total": ("Decisions that could not be written to the decision log.", ()),
     "unparsed_samples_total": ("Samples whose answer could not be parsed.", ("model",)),
     "incomplete_requests_total": (
         "Requests answered with fewer samples than the policy asked for.",
