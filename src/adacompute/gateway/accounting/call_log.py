@@ -199,8 +199,8 @@ class CallLog:
 
     def _write_lost(self) -> None:
         """Record what was lost, now that there is room for it."""
-        lost = {"lost": self._lost, "time": time.time()}
-        if any(self._lost.values()) and self._file.append(lost):
+        row = {"lost": self._lost, "time": time.time()}
+        if any(self._lost.values()) and self._file.append(row):
             self._lost = dict.fromkeys(LOST, 0)
             self._wrote_lost_at = time.monotonic()
 
