@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -242,6 +243,35 @@ def test_check_lists_limits_directories_clients_and_what_the_probe_costs(policie
     assert "secret-7" not in shown + json.dumps(told)
     silent = write(policies, GOOD, "probe = false", MODEL)
     assert json.loads(check(silent, "--check", "--json").stdout)["probe"]["max_calls"] == 0
+
+
+NOT_DIGESTS = {
+    "short": (DIGEST[:-1], "it has 63 digits"),
+    "long": (DIGEST + "0", "it has 65 digits"),
+    "md5": (DIGEST[:32], "it has 32 digits, as a digest by MD5"),
+    "sha512": (DIGEST * 2, "it has 128 digits, as a digest by SHA-512"),
+    "prefix": (f"sha256:{DIGEST}", "it begins with 'sha256:'"),
+    "upper-prefix": (f"SHA-256:{DIGEST}", "it begins with 'sha-256:'"),
+    "not-hex": (f"{DIGEST[:10]}g{DIGEST[11:]}", "character 11 is 'g'"),
+    "line": (f"{DIGEST}  -", "sha256sum prints after the digits"),
+    "space": (f" {DIGEST}", "it has spaces"),
+    "zeros": ("0" * 64, "is '0' repeated"),
+    "empty": (hashlib.sha256(b"").hexdigest(), "is '', which everyone can guess"),
+    "echo": (hashlib.sha256(b"test\n").hexdigest(), "is 'test', which everyone can guess"),
+    "plain": ("sk-plain-key-of-a-client-0123456789abcdef", "is it the key itself?"),
+    "nothing": ("", "is it the key itself?"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_DIGESTS)
+@pytest.mark.parametrize("setting", ["client_keys", "admin_key"])
+def test_a_key_that_is_no_digest_is_refused_with_what_is_wrong(name: str, setting: str) -> None:
+    digest, why = NOT_DIGESTS[name]
+    given = {"ann": digest} if setting == "client_keys" else digest
+    with pytest.raises(ConfigError) as refused:
+        make_config({"base_url": "http://127.0.0.1:9/v1", setting: given})
+    assert why in str(refused.value)
+    assert digest == "" or digest not in str(refused.value)
 
 
 LOADED = {

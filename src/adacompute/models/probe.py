@@ -27,7 +27,6 @@ from adacompute.models.stream_events import parse_delta
 
 MAX_CHOICES = 64
 """Largest number of choices that is tried in one call."""
-
 MAX_CALLS, MAX_PROMPT_TOKENS, MAX_COMPLETION_TOKENS = 64, 12_800, 8_000
 """The most that one probe needs of a server that takes token limits and does not fail."""
 

@@ -26,10 +26,10 @@ from adacompute.gateway.processes.logs import FORMATS, LEVELS
 from adacompute.gateway.requests.clients import (
     ALLOWED_PATHS,
     ClientLimits,
-    check_digest,
     check_paths,
 )
 from adacompute.gateway.requests.openai_requests import check_name
+from adacompute.gateway.settings.key_digests import check_key
 from adacompute.gateway.settings.log_settings import CallsConfig, LogConfig
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.settings.settings import (
@@ -48,7 +48,6 @@ from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register
 from adacompute.spending.sqlite_register import SqliteRegister
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _ORIGIN = re.compile(r"https?://[^/\s*]+")
 _MAX_PORT = 65_535
 _MAX_WAIT_S = 10.0
@@ -225,9 +224,9 @@ class Config:
         for name in self.models:
             check_name(name)
         for client, digest in self.client_keys.items():
-            _check_key(client, digest)
+            check_key(client, digest)
         if self.admin_key is not None:
-            _check_key("admin_key", self.admin_key)
+            check_key("admin_key", self.admin_key)
         check_paths(self.allowed_paths)
         if unknown := sorted(set(self.client_limits) - set(self.client_keys)):
             raise ConfigError(f"client_limits names {unknown[0]!r}, which has no client key")
@@ -286,15 +285,6 @@ class Config:
     def retries(self) -> RetryPolicy:
         """Retries of a call while a client waits."""
         return RetryPolicy(max_attempts=self.max_attempts, max_wait_s=_MAX_WAIT_S)
-
-
-def _check_key(name: str, digest: str) -> None:
-    if not _DIGEST.fullmatch(digest):
-        raise ConfigError(
-            f"the key of {name!r} must be its SHA-256 in 64 hexadecimal digits, as "
-            "`printf %s KEY | sha256sum` prints it"
-        )
-    check_digest(name, digest)
 
 
 def _check_network(value: str) -> None:
