@@ -62,6 +62,16 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
 }
 """Status and meaning of every code in the gateway's own errors."""
 
+ADVICE: Mapping[str, str] = {
+    "path_not_allowed": "see allowed_paths",
+    "invalid_host": "see allowed_hosts",
+    "invalid_origin": "see allowed_origins",
+    "invalid_content_type": "a gateway with client_keys takes other types",
+    "no_token_prices": "see token_prices",
+    "overloaded": "see max_concurrency",
+}
+"""What an operator can do, by code: for the log, because clients can do nothing about it."""
+
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -82,6 +92,8 @@ _HEADERS = {
 async def send_rejection(exchange: Exchange, status: int, message: str, code: str) -> None:
     """Send an error for a request that the gateway does not serve."""
     exchange.error_code = code
+    if code in ADVICE:
+        exchange.error = f"{exchange.error or message}: {ADVICE[code]}"
     kind = _KINDS.get(status, "invalid_request_error")
     await exchange.fail(status, message, kind, code=code, headers=_HEADERS.get(status, []))
 
@@ -115,11 +127,13 @@ async def send_error(
             after = [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
             is_down = isinstance(error, Unavailable)
             status, kind = (503, "upstream_error") if is_down else (429, "rate_limit_error")
-            await exchange.fail(status, str(error), kind, headers=after)
+            await exchange.fail(status, error.without_advice, kind, headers=after)
         case ModelTimeout():
             await exchange.fail(504, str(error), "upstream_error", code="timeout")
+        case UpstreamRejected() if _is_redirected(error):
+            await exchange.fail(502, "the upstream sent a redirection", "upstream_error")
         case ModelError():
-            await exchange.fail(502, str(error), "upstream_error")
+            await exchange.fail(502, error.without_advice, "upstream_error")
         case _:
             await send_internal_error(exchange)
     return exchange.error_code
@@ -136,7 +150,7 @@ async def _send_cap_reached(exchange: Exchange, error: CapReached) -> None:
     exchange.error_code = "cap_reached" if error.is_spent else "cap_unavailable"
     await exchange.fail(
         429,
-        str(error),
+        error.without_advice,
         "insufficient_quota" if error.is_spent else "rate_limit_error",
         code=exchange.error_code,
         headers=[
@@ -144,6 +158,11 @@ async def _send_cap_reached(exchange: Exchange, error: CapReached) -> None:
             (b"x-should-retry", b"false" if error.is_spent else b"true"),
         ],
     )
+
+
+def _is_redirected(error: UpstreamRejected) -> bool:
+    """Whether the upstream moved; its message says to where, which clients need not know."""
+    return error.reply is not None and error.reply.status < BAD_REQUEST
 
 
 def _has_reply(error: UpstreamRejected) -> bool:

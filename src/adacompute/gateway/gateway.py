@@ -351,7 +351,7 @@ class Gateway:
     def _client_rejection(self, exchange: Exchange, client: str) -> tuple[int, str, str] | None:
         """Return why a request is rejected by its path, or because the upstream fails."""
         if not self.clients.allows_path(client, exchange.method, exchange.path):
-            message = "this method and path are not allowed: see allowed_paths"
+            message = "this method and path are not allowed"
             return 403, message, "path_not_allowed"
         if not self._health.admits():
             message = "the upstream fails repeatedly, so the request was not sent to it"
