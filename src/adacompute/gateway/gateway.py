@@ -104,7 +104,8 @@ class Gateway:
         if config.token_prices is not None:
             price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
         spans = Spans() if config.traces else None
-        self.account = Account(config.log, config.calls.open(config.port), price_lists, spans)
+        calls, drift = config.calls.open(config.port), config.drift_threshold
+        self.account = Account(config.log, calls, price_lists, spans, drift_threshold=drift)
         self._spending = Spending(config, tuple(models.values()), self.account.metrics, register)
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None

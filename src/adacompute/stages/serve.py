@@ -6,21 +6,27 @@ It reads the upstream's API key from the environment. The rest is done by ``gate
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import re
+import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adacompute.core.errors import ConfigError
+from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.accounting.caps import CapConfig
 from adacompute.gateway.accounting.spending import REPLICAS
 from adacompute.gateway.forwarding.probing import needs_probe
+from adacompute.gateway.processes.logs import log as log_line
+from adacompute.gateway.processes.logs import set_up_logging
 from adacompute.gateway.processes.supervisor import run
 from adacompute.gateway.requests.clients import NO_LIMITS, ClientLimits
 from adacompute.gateway.settings.config import Config, make_config, read_config
@@ -219,7 +225,26 @@ def start_serving(options: Mapping[str, Any], report: Callable[[str], None]) -> 
     ``options`` are those of ``configure``; a reload reads their file again.
     """
     path, secrets = options["config"], {options["api_key_env"]}
-    config = configure(**options)
-    if path is not None:
-        secrets |= variables_in(path)
-    run(config, report, read=lambda: configure(**options), secrets=secrets)
+    is_json = "json" in {options["log_format"], _read_log_format(path)}
+    if is_json:
+        set_up_logging("json", "info")
+        report = partial(log_line, logging.INFO)
+    try:
+        config = configure(**options)
+        if path is not None:
+            secrets |= variables_in(path)
+        run(config, report, read=lambda: configure(**options), secrets=secrets)
+    except (AdaComputeError, OSError) as error:
+        if not is_json:
+            raise
+        log_line(logging.ERROR, str(error))
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _read_log_format(path: Path | None) -> object:
+    """Return the format of log lines that a file asks for, even if the rest of it is wrong."""
+    try:
+        table = {} if path is None else tomllib.loads(path.read_text(encoding="utf-8"))["serve"]
+        return table.get("log_format", table.get("log-format"))
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None

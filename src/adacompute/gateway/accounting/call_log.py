@@ -111,7 +111,7 @@ class CallLog:
         call.reservation = await self._reserve(call, bound)
         # Encoded by hand: json.dumps of a row takes as long as the rest of its recording.
         self._write(
-            f'{{"call":"{number}","request":{_quote(origin.request_id[:MAX_TEXT_CHARS])},'
+            f'{{"call":"{number}","request":{_quote(origin.request_id)},'
             f'"client":{_cached_quote(origin.client)},"model":{_cached_quote(origin.model)},'
             f'"upstream_model":{_cached_quote(bound.model)},'
             f'"path":{_cached_quote(path[:MAX_TEXT_CHARS])},"purpose":"{origin.purpose}",'

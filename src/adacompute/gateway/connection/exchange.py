@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from adacompute.gateway.connection.time_limit import TimeLimit
 from adacompute.gateway.requests.openai_replies import write_error
 from adacompute.models.body import count_elements
+from adacompute.spending.attempts import MAX_TEXT_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -123,8 +124,8 @@ class Exchange:
 
     @cached_property
     def request_id(self) -> str:
-        """The client's ``x-request-id``, or an id of our own."""
-        return self.header("x-request-id") or os.urandom(8).hex()
+        """The client's ``x-request-id`` as it is logged, or an id of our own."""
+        return (self.header("x-request-id") or os.urandom(8).hex())[:MAX_TEXT_CHARS]
 
     @property
     def headers_without_compression(self) -> Headers:

@@ -121,7 +121,8 @@ class Generation:
             "slot": slot,
             "counts": str(self._counts),
         }
-        return await WorkerProcess.start(self._listener, settings, self._environment)
+        log_settings = self.config.log_format, self.config.log_level
+        return await WorkerProcess.start(self._listener, settings, log_settings, self._environment)
 
     async def _keep_running(self, slot: int) -> None:
         """Replace the worker whenever it dies, after a wait that grows while new ones die too."""

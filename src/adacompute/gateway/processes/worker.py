@@ -4,7 +4,7 @@ It receives its configuration over a socket, so that no secret is in its environ
 policies, and serves on a listening socket that all workers share. Over the same socket it reports
 its state, answers pings from its serving loop, and receives the command to stop. When the
 supervisor is gone, it stops. It is run by ``python -m adacompute.gateway.processes.worker CHANNEL
-LISTENER``, with two file descriptors.
+LISTENER LOG_FORMAT LOG_LEVEL``; the first two are file descriptors.
 """
 
 from __future__ import annotations
@@ -134,7 +134,6 @@ class Worker:
 def build_application(settings: Mapping[str, Any]) -> tuple[Application, list[str]]:
     """Make the application of a worker, and what the operator should know of it."""
     config = make_config(settings["config"])
-    set_up_logging(config.log_format, config.log_level)
     models = load_models(config)
     messages = [
         sentence
@@ -181,7 +180,8 @@ def _describe(error: AdaComputeError | OSError) -> str:
 
 
 def main() -> None:
-    """Run a worker with the two file descriptors of its arguments."""
+    """Run a worker with the file descriptors and the log settings of its arguments."""
+    set_up_logging(*sys.argv[3:5])
     os.setpgrp()  # the supervisor ends this process and its children together
     run_in_fast_loop(_run(int(sys.argv[1]), int(sys.argv[2])))
 

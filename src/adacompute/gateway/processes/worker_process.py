@@ -46,9 +46,13 @@ class WorkerProcess:
         cls,
         listener: socket.socket,
         settings: Mapping[str, object],
+        log_settings: tuple[str, str],
         environment: Mapping[str, str],
     ) -> WorkerProcess:
-        """Start a worker that serves on a socket, with the settings that it is sent."""
+        """Start a worker that serves on a socket, with the settings that it is sent.
+
+        ``log_settings`` are the format and the level of its log, which it needs before.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             inherited = (theirs.fileno(), listener.fileno())
@@ -57,6 +61,7 @@ class WorkerProcess:
                 "-m",
                 "adacompute.gateway.processes.worker",
                 *map(str, inherited),
+                *log_settings,
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=inherited,
                 env=dict(environment),

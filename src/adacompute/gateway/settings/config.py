@@ -100,6 +100,9 @@ class Config:
     """Lines on standard error: ``text`` or ``json``."""
     log_level: str = "info"
     """Least severe level of these lines: ``debug``, ``info``, ``warning`` or ``error``."""
+    drift_threshold: float = 2.0
+    """Drift of the questions above which, or below the inverse of which, a warning is logged, at
+    most once per minute."""
     workers: int = 1
     """Worker processes."""
     forward_key: bool = False
@@ -202,6 +205,10 @@ class Config:
         if not 0 <= self.shutdown_delay_s < math.inf:
             raise ConfigError(
                 f"shutdown_delay_s must be a number of 0 or more, not {self.shutdown_delay_s}"
+            )
+        if not 1 < self.drift_threshold < math.inf:
+            raise ConfigError(
+                f"drift_threshold must be a number above 1, not {self.drift_threshold}"
             )
         if not 0 <= self.max_retry_share <= 1:
             raise ConfigError(
