@@ -60,7 +60,7 @@ probe = false
 max_attempts = 2
 log_level = "warning"
 allowed_paths = ["* /v1/*"]
-max_upstream_failures = 1000000
+check_upstream = false
 body_timeout_s = 2
 first_byte_timeout_s = 5
 

@@ -32,6 +32,8 @@ from adacompute.gateway.accounting.metrics import (
     HISTOGRAMS,
     IN_FLIGHT,
     IN_FLIGHT_HELP,
+    NOT_READY,
+    NOT_READY_HELP,
     PREFIX,
     STORE_GAUGES,
 )
@@ -119,6 +121,7 @@ def metrics() -> str:
     found += [(name, "gauge", ("cap",), text) for name, (text, _) in CAP_GAUGES.items()]
     found += [(name, "gauge", (), text) for name, text in STORE_GAUGES.items()]
     found += [(IN_FLIGHT, "gauge", (), IN_FLIGHT_HELP)]
+    found += [(NOT_READY, "gauge", ("cause",), NOT_READY_HELP)]
     rows = [
         (f"`{PREFIX}{name}`", kind, ", ".join(f"`{one}`" for one in labels) or "–", text)
         for name, kind, labels, text in sorted(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -35,7 +36,7 @@ port = {port}
 workers = {workers}
 probe = false
 max_attempts = 1
-max_upstream_failures = {max_upstream_failures}
+check_upstream = {check_upstream}
 sse_keepalive_s = 0.2
 {settings}
 
@@ -95,14 +96,14 @@ def launch(upstream: ScriptedServer, policies: Path, pids: dict[int, int]) -> La
         all_paths: bool = True,
         base_url: str = "",
         exit_code: int = 0,
-        max_upstream_failures: int = 1_000_000,
+        check_upstream: bool = False,
         **variables: str,
     ) -> Iterator[int]:
         port = free_port()
         config, log = policies / f"gateway-{port}.toml", policies / f"gateway-{port}.log"
         paths = 'allowed_paths = ["* /v1/*"]\n' if all_paths else ""
         own = {"port": port, "workers": workers, "settings": paths + settings}
-        own["max_upstream_failures"] = max_upstream_failures
+        own["check_upstream"] = json.dumps(check_upstream)
         config.write_text(CONFIG.format(base_url=base_url or upstream.base_url, **own))
         command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
         with log.open("wb") as said:

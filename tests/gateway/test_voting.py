@@ -39,6 +39,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import FixedRule
+from adacompute.sampling.blocks import question_features
 from adacompute.stages.replay import decide_again, replay_log
 from adacompute.storage.decisions import DecisionLog, read_decisions
 from test_support import gateways, scripted
@@ -748,6 +749,28 @@ def test_drift_is_shown_only_after_enough_requests(
         ask(port)
         assert all(name in metrics(port) for name in drifts)
         assert value_of("agreement_drift", port) == 2.0
+
+
+@pytest.mark.parametrize(("std", "is_logged"), [(0.01, True), (1e6, True), (None, False)])
+def test_a_drift_beyond_the_threshold_is_logged_once_per_minute(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    std: float | None,
+    *,
+    is_logged: bool,
+) -> None:
+    monkeypatch.setattr("adacompute.gateway.accounting.account.MIN_DRIFT_REQUESTS", 3)
+    own = load_bundle(bundle(tmp_path / "p", FixedRule(2)))
+    n = question_features(own, "2").shape[1]
+    known = ((), ()) if std is None else ((-1.0,) * n, (std,) * n)  # without features, it is 1
+    save_bundle(dataclasses.replace(own, baseline=Baseline(*known, 0.5, 0.0)), tmp_path / "p")
+    with serving(tmp_path / "p") as (upstream, port):
+        upstream.answer(reply("4"))
+        for _ in range(6):
+            ask(port)
+        assert (0.5 <= value_of("feature_drift", port) <= 2) != is_logged
+    assert caplog.text.count("differ from the training questions") == is_logged
 
 
 def test_a_live_stream_without_usage_is_charged_for_its_prompt(tmp_path: Path) -> None:

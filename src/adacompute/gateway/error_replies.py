@@ -58,16 +58,28 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "headers_too_large": (431, "the headers are above ``max_header_bytes`` or ``max_headers``"),
     "url_too_long": (431, "the URL is above ``max_request_line_bytes``"),
     "body_bytes_in_flight": (503, "bodies in flight are above ``max_body_bytes_in_flight``"),
+    "internal_error": (500, "the gateway itself failed; its log has the cause"),
     "overloaded": (503, "more than ``max_concurrency`` requests are in flight"),
     "upstream_failing": (503, "the upstream fails repeatedly and was not asked"),
     "timeout": (504, "the upstream did not answer in time, or ``timeout_s`` is over"),
 }
 """Status and meaning of every code in the gateway's own errors."""
 
+ADVICE: Mapping[str, str] = {
+    "path_not_allowed": "see allowed_paths",
+    "invalid_host": "see allowed_hosts",
+    "invalid_origin": "see allowed_origins",
+    "invalid_content_type": "a gateway with client_keys takes other types",
+    "no_token_prices": "see token_prices",
+    "overloaded": "see max_concurrency",
+}
+"""What an operator can do, by code: for the log, because clients can do nothing about it."""
+
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
+    500: "server_error",
     503: "server_error",
 }
 _HEADERS = {
@@ -85,6 +97,8 @@ async def send_rejection(
 ) -> None:
     """Send an error for a request that the gateway does not serve."""
     exchange.error_code = code
+    if code in ADVICE:
+        exchange.error = f"{exchange.error or message}: {ADVICE[code]}"
     kind = _KINDS.get(status, "invalid_request_error")
     headers = _HEADERS.get(status, [])
     await exchange.fail(status, message, kind, code=code, param=param, headers=headers)
@@ -119,14 +133,21 @@ async def send_error(
             after = [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
             is_down = isinstance(error, Unavailable)
             status, kind = (503, "upstream_error") if is_down else (429, "rate_limit_error")
-            await exchange.fail(status, str(error), kind, headers=after)
+            await exchange.fail(status, error.without_advice, kind, headers=after)
         case ModelTimeout():
             await exchange.fail(504, str(error), "upstream_error", code="timeout")
+        case UpstreamRejected() if _is_redirected(error):
+            await exchange.fail(502, "the upstream sent a redirection", "upstream_error")
         case ModelError():
-            await exchange.fail(502, str(error), "upstream_error")
+            await exchange.fail(502, error.without_advice, "upstream_error")
         case _:
-            await exchange.fail(500, str(error), "server_error")
+            await send_internal_error(exchange)
     return exchange.error_code
+
+
+async def send_internal_error(exchange: Exchange) -> None:
+    """Say that the gateway itself failed; the cause is for its log."""
+    await send_rejection(exchange, 500, "internal error of the gateway", "internal_error")
 
 
 async def _send_cap_reached(exchange: Exchange, error: CapReached) -> None:
@@ -135,7 +156,7 @@ async def _send_cap_reached(exchange: Exchange, error: CapReached) -> None:
     exchange.error_code = "cap_reached" if error.is_spent else "cap_unavailable"
     await exchange.fail(
         429,
-        str(error),
+        error.without_advice,
         "insufficient_quota" if error.is_spent else "rate_limit_error",
         code=exchange.error_code,
         headers=[
@@ -143,6 +164,11 @@ async def _send_cap_reached(exchange: Exchange, error: CapReached) -> None:
             (b"x-should-retry", b"false" if error.is_spent else b"true"),
         ],
     )
+
+
+def _is_redirected(error: UpstreamRejected) -> bool:
+    """Whether the upstream moved; its message says to where, which clients need not know."""
+    return error.reply is not None and error.reply.status < BAD_REQUEST
 
 
 def _has_reply(error: UpstreamRejected) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self, cast
 from urllib.parse import urlsplit
 
-from adacompute.core.errors import ModelError, ModelTimeout
+from adacompute.core.errors import ModelTimeout
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.accounting.spending import Spending
 from adacompute.gateway.accounting.tracing import Spans
@@ -33,9 +33,16 @@ from adacompute.gateway.connection.exchange import (
     Send,
 )
 from adacompute.gateway.connection.time_limit import TimeLimit
-from adacompute.gateway.error_replies import EXPECTED, send_error, send_rejection
+from adacompute.gateway.error_replies import (
+    EXPECTED,
+    send_error,
+    send_internal_error,
+    send_rejection,
+)
+from adacompute.gateway.forwarding.health_check import HealthCheck
 from adacompute.gateway.forwarding.passthrough import (
     MAX_BUFFERED,
+    SUCCESS,
     forward,
     redact_error,
     without_coding,
@@ -76,9 +83,7 @@ from adacompute.spending.registers import Register
 from adacompute.spending.token_prices import parse_token_prices
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-UPSTREAM_FAILURES = (500, 502, 503, 504)
-UPSTREAM_STATUSES = (200, *UPSTREAM_FAILURES)
-OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST = 200, 400, 404, 499
+OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST, FAILED = 200, 400, 404, 499, 500
 
 
 class Gateway:
@@ -99,7 +104,8 @@ class Gateway:
         if config.token_prices is not None:
             price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
         spans = Spans() if config.traces else None
-        self.account = Account(config.log, config.calls.open(config.port), price_lists, spans)
+        calls, drift = config.calls.open(config.port), config.drift_threshold
+        self.account = Account(config.log, calls, price_lists, spans, drift_threshold=drift)
         self._spending = Spending(config, tuple(models.values()), self.account.metrics, register)
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -124,7 +130,6 @@ class Gateway:
         )
         self._stack = AsyncExitStack()
         self._voting: dict[str, Voting] = {}
-        self._health = UpstreamHealth(self._upstream_answers, config.max_upstream_failures)
         self._retry_budget = RetryBudget(config.max_retry_share)
         self._grading = GradingQueues(config, self.account.metrics)
 
@@ -161,6 +166,9 @@ class Gateway:
             await engine.warm_up()
             self._voting[name] = Voting(engine, self.relay, self.account, config)
             self.account.register(engine)
+        upstreams = {name: one.engine.upstream for name, one in self._voting.items()}
+        self._check = HealthCheck(self.relay, self.account.calls, upstreams)
+        self._health = UpstreamHealth(self._check.run)
         await self._spending.start([one.engine.held_budgets for one in self._voting.values()])
         self._set_terms()
         self._start_probe()
@@ -185,13 +193,21 @@ class Gateway:
     @property
     def state(self) -> str:
         """The state that /ready reports: "ready", or why requests cannot be served."""
+        return next(iter(self.not_ready.values()), READY)
+
+    @property
+    def not_ready(self) -> dict[str, str]:
+        """Why requests cannot be served: sentences by cause, the most important first."""
+        found: dict[str, str] = {}
         if self._health.is_failing:
-            return "upstream failing"
+            found["upstream"] = "upstream failing"
         if any(voting.engine.lacks_logprobs for voting in self._voting.values()):
-            return "upstream returns no log-probabilities"
+            found["logprobs"] = "upstream returns no log-probabilities"
         if self._spending.refuses_all:
-            return f"account store {self.store}"
-        return READY if self._probing is None or self._probing.done() else "probing"
+            found["store"] = f"account store {self.store}"
+        if self._probing is not None and not self._probing.done():
+            found["probing"] = "probing"
+        return found
 
     @property
     def store(self) -> str:
@@ -235,24 +251,24 @@ class Gateway:
                 self.account.record_rejection(code)
         except BaseException as error:
             if isinstance(error, Exception):  # clients get no traceback
-                await exchange.fail(500, "internal error, see the gateway's log", "server_error")
+                self.account.record_rejection("internal_error")
+                await send_internal_error(exchange)
             raise
         finally:
             self._n_in_flight -= 1
             exchange.release_body()
             self.account.metrics.add_in_flight(-1)
             self.account.record_request(exchange)
-            status = exchange.final_status
-            if status in UPSTREAM_STATUSES and exchange.error_code is None:
-                self._health.record(is_failure=status != OK)
+            if self.config.check_upstream and exchange.method == "POST":
+                self._record_health(exchange)
 
-    async def _upstream_answers(self) -> bool:
-        """Whether the upstream answers a request that costs nothing."""
-        try:
-            async with self.relay.send("GET", "models", [], b"") as relayed:
-                return relayed.status < min(UPSTREAM_FAILURES)
-        except ModelError:
-            return False
+    def _record_health(self, exchange: Exchange) -> None:
+        """Note whether the upstream served a request, unless it rejected it or was not asked."""
+        status = exchange.final_status
+        if status in SUCCESS:
+            self._check.note_success(exchange)
+        if exchange.error_code is None and (status in SUCCESS or status >= FAILED):
+            self._health.record(is_failure=status >= FAILED)
 
     def _hide_upstream(self, message: str) -> str:
         """Remove the address of the upstream from a message for a client."""
@@ -355,7 +371,7 @@ class Gateway:
     def _client_rejection(self, exchange: Exchange, client: str) -> tuple[int, str, str] | None:
         """Return why a request is rejected by its path, or because the upstream fails."""
         if not self.clients.allows_path(client, exchange.method, exchange.path):
-            message = "this method and path are not allowed: see allowed_paths"
+            message = "this method and path are not allowed"
             return 403, message, "path_not_allowed"
         if not self._health.admits():
             message = "the upstream fails repeatedly, so the request was not sent to it"

@@ -49,6 +49,9 @@ MIN_SECRET_CHARS = 4
 """Shorter keys are placeholders such as "x": they occur in words and are not redacted."""
 
 
+IS_RUNNING = ": is the server running?"
+
+
 class Unavailable(RateLimited):
     """A server that failed and said in Retry-After when to try again."""
 
@@ -248,7 +251,9 @@ class Endpoint(SessionOwner):
             cause = f"sent {error}" if is_large else f"cannot be trusted: {error}"
             return PermanentFailure(cause, may_be_billed=is_large)
         if error.stage == "unreachable":
-            return TransientFailure(f"cannot be reached ({error}): is the server running?")
+            failure = TransientFailure(f"cannot be reached ({error}){IS_RUNNING}")
+            failure.advice = IS_RUNNING
+            return failure
         return TransientFailure(
             f"lost the connection: {error.cause} {error}",
             connection_lost=not error.has_begun,
@@ -262,6 +267,7 @@ class Endpoint(SessionOwner):
         says_when = retry_after_s is not None and failure.error_type is ModelError
         error_type = Unavailable if says_when else failure.error_type
         error = error_type(f"{self.base_url} {self._redact(str(failure))}")
+        error.advice = failure.advice
         if isinstance(error, RateLimited):
             error.retry_after_s = retry_after_s or 0.0
         self._report("failed", cause=str(error))

@@ -35,7 +35,8 @@ _CLIENT_ERROR = range(400, 500)
 class Failure(Exception):  # noqa: N818 - the others name what happened
     """What went wrong, and the type of the error to raise for it.
 
-    ``may_be_billed`` says that the server may have generated a reply and may charge for it.
+    ``may_be_billed`` says that the server may have generated a reply and may charge for it, and
+    ``advice`` is the end of the message that says what an operator can do.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Failure(Exception):  # noqa: N818 - the others name what happened
         super().__init__(cause)
         self.error_type = error_type
         self.may_be_billed = may_be_billed
+        self.advice = ""
 
 
 class TransientFailure(Failure):

@@ -27,6 +27,8 @@ from adacompute.models.stream_events import parse_delta
 
 MAX_CHOICES = 64
 """Largest number of choices that is tried in one call."""
+MAX_CALLS, MAX_PROMPT_TOKENS, MAX_COMPLETION_TOKENS = 64, 12_800, 8_000
+"""The most that one probe needs of a server that takes token limits and does not fail."""
 
 _COUNTING_PROMPT = "Count from 1 to 50, with commas."
 _VARIED_PROMPT = "Write one short sentence about anything you like."

@@ -54,6 +54,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "cost_total": ("Money spent, by the token prices.", ("model", "purpose")),
     "lost_call_rows_total": ("Rows of the account of calls that could not be written.", ()),
+    "lost_decisions_total": ("Decisions that could not be written to the decision log.", ()),
     "unparsed_samples_total": ("Samples whose answer could not be parsed.", ("model",)),
     "incomplete_requests_total": (
         "Requests answered with fewer samples than the policy asked for.",
@@ -122,6 +123,11 @@ STORE_GAUGES: Mapping[str, str] = {
     "store_recovering_until_seconds": "Unix time until when, at the latest, the store of caps "
     "waits for replicas after a restart; 0 if it does not.",
 }
+NOT_READY: Final = "not_ready"
+NOT_READY_HELP: Final = "1 for each cause of a 503 of /ready, otherwise 0."
+CAUSES: Final = ("starting", "probing", "upstream", "logprobs", "store", "stopping", "ended")
+"""Causes for which /ready answers 503."""
+
 MEANS: Final = ("request_cost_mean", "feature_drift", "agreement_drift")
 """Gauges that are means over the last requests, of all workers together."""
 
@@ -174,6 +180,9 @@ class Metrics:
         self._in_flight = prometheus.Gauge(
             PREFIX + IN_FLIGHT, IN_FLIGHT_HELP, multiprocess_mode="livesum", **own
         )
+        self._not_ready = prometheus.Gauge(
+            PREFIX + NOT_READY, NOT_READY_HELP, ("cause",), multiprocess_mode="mostrecent", **own
+        )
         self._children: dict[tuple[str, ...], Any] = {}
         self._pending: dict[tuple[str, ...], float] = {}
 
@@ -211,6 +220,11 @@ class Metrics:
     def set_store(self, name: str, at: float) -> None:
         """Set a gauge of the store of caps."""
         self._store_gauges[name].set(at)
+
+    def set_not_ready(self, causes: Collection[str]) -> None:
+        """Show why /ready answers 503."""
+        for cause in CAUSES:
+            self._not_ready.labels(cause).set(cause in causes)
 
     def set_mean(self, name: str, model: str, values: Collection[float]) -> None:
         """Set a gauge to the mean of values, and of those of all other processes."""

@@ -140,7 +140,7 @@ class ClientProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop_parsing(BAD_REQUEST, "too many requests are pipelined", "pipelining")
         super().on_headers_complete()
-        if self.is_last_request:
+        if self.is_last_request or self.limits.is_closing:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -248,6 +248,11 @@ class ClientProtocol(HttpToolsProtocol):
             return
         self.is_last_request = True
         self.loop.call_later(linger_s, super().shutdown)
+
+    def close_after_reply(self) -> None:
+        """Close the connection after the reply that is due, and say so in it."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that is invalid or exceeds a limit, and close the connection."""

@@ -24,6 +24,7 @@ from adacompute.gateway.connection.bodies_in_flight import (
 )
 from adacompute.gateway.connection.time_limit import TimeLimit
 from adacompute.gateway.requests.openai_replies import write_error
+from adacompute.spending.attempts import MAX_TEXT_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -117,6 +118,7 @@ class Exchange:
         self.decision_id: str | None = None
         self.n_samples: int | None = None
         self.cost: float | None = None
+        self.upstream_model: str | None = None
         self.started_at = time.perf_counter()
         self.redact: Callable[[str], str] = str
         self.status = 0
@@ -159,8 +161,8 @@ class Exchange:
 
     @cached_property
     def request_id(self) -> str:
-        """The client's ``x-request-id``, or an id of our own."""
-        return self.header("x-request-id") or os.urandom(8).hex()
+        """The client's ``x-request-id`` as it is logged, or an id of our own."""
+        return (self.header("x-request-id") or os.urandom(8).hex())[:MAX_TEXT_CHARS]
 
     @property
     def headers_without_compression(self) -> Headers:

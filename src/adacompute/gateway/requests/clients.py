@@ -51,7 +51,11 @@ _WELL_KNOWN_KEYS = (
     "token",
     "your-api-key",
 )
-_WELL_KNOWN = {hashlib.sha256(key.encode()).hexdigest(): key for key in _WELL_KNOWN_KEYS}
+_WELL_KNOWN = {
+    hashlib.sha256((key + end).encode()).hexdigest(): key
+    for key in _WELL_KNOWN_KEYS
+    for end in ("", "\n")  # as echo writes it
+}
 
 
 @dataclass(frozen=True)

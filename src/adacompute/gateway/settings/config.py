@@ -27,10 +27,10 @@ from adacompute.gateway.processes.logs import FORMATS, LEVELS
 from adacompute.gateway.requests.clients import (
     ALLOWED_PATHS,
     ClientLimits,
-    check_digest,
     check_paths,
 )
 from adacompute.gateway.requests.openai_requests import check_name
+from adacompute.gateway.settings.key_digests import check_key
 from adacompute.gateway.settings.log_settings import MB, CallsConfig, LogConfig
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.settings.settings import (
@@ -48,7 +48,6 @@ from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register
 from adacompute.spending.sqlite_register import SqliteRegister
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _ORIGIN = re.compile(r"https?://[^/\s*]+")
 _MAX_PORT = 65_535
 _MAX_WAIT_S = 10.0
@@ -62,7 +61,6 @@ _POSITIVE = (
     "max_body_bytes_in_flight",
     "max_reply_mb",
     "max_concurrency",
-    "max_upstream_failures",
     "timeout_s",
     "first_byte_timeout_s",
     "body_timeout_s",
@@ -101,6 +99,9 @@ class Config:
     """Lines on standard error: ``text`` or ``json``."""
     log_level: str = "info"
     """Least severe level of these lines: ``debug``, ``info``, ``warning`` or ``error``."""
+    drift_threshold: float = 2.0
+    """Drift of the questions above which, or below the inverse of which, a warning is logged, at
+    most once per minute."""
     workers: int = 1
     """Worker processes."""
     forward_key: bool = False
@@ -151,10 +152,12 @@ class Config:
     """Attempts per call to the upstream."""
     max_retry_share: float = 0.2
     """Retries as a share of all calls of a worker."""
-    max_upstream_failures: int = 5
-    """Failures in a row after which ``/ready`` answers 503."""
+    check_upstream: bool = True
+    """Answer 503 on ``/ready`` when nine of the last ten requests failed, and ask the upstream for
+    one token every 10 s until it answers."""
     shutdown_delay_s: float = 0.0
-    """Time to go on serving after SIGTERM, while ``/ready`` answers 503."""
+    """Time to go on serving after SIGTERM, while ``/ready`` answers 503 and replies close their
+    connections."""
     drain_s: float = 30.0
     """Time to complete requests after that, before everything is stopped."""
     sse_keepalive_s: float = 5.0
@@ -218,6 +221,10 @@ class Config:
             raise ConfigError(
                 f"shutdown_delay_s must be a number of 0 or more, not {self.shutdown_delay_s}"
             )
+        if not 1 < self.drift_threshold < math.inf:
+            raise ConfigError(
+                f"drift_threshold must be a number above 1, not {self.drift_threshold}"
+            )
         if not 0 <= self.max_retry_share <= 1:
             raise ConfigError(
                 f"max_retry_share must be a share from 0 to 1, not {self.max_retry_share}"
@@ -242,9 +249,9 @@ class Config:
         for name in self.models:
             check_name(name)
         for client, digest in self.client_keys.items():
-            _check_key(client, digest)
+            check_key(client, digest)
         if self.admin_key is not None:
-            _check_key("admin_key", self.admin_key)
+            check_key("admin_key", self.admin_key)
         check_paths(self.allowed_paths)
         if unknown := sorted(set(self.client_limits) - set(self.client_keys)):
             raise ConfigError(f"client_limits names {unknown[0]!r}, which has no client key")
@@ -303,15 +310,6 @@ class Config:
     def retries(self) -> RetryPolicy:
         """Retries of a call while a client waits."""
         return RetryPolicy(max_attempts=self.max_attempts, max_wait_s=_MAX_WAIT_S)
-
-
-def _check_key(name: str, digest: str) -> None:
-    if not _DIGEST.fullmatch(digest):
-        raise ConfigError(
-            f"the key of {name!r} must be its SHA-256 in 64 hexadecimal digits, as "
-            "`printf %s KEY | sha256sum` prints it"
-        )
-    check_digest(name, digest)
 
 
 def _check_network(value: str) -> None:

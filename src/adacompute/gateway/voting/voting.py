@@ -53,6 +53,7 @@ IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
 SAMPLING_SHARE = 0.95
 """Share of the time of a request in which samples are drawn; the rest is for the answer."""
 
+NEEDS_VOTES = ": train a policy with --evidence votes"
 _AUDIT_SCALE = 2**32
 _PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}
 
@@ -88,10 +89,12 @@ class Voting:
     async def serve(self, exchange: Exchange, request: VirtualRequest) -> None:
         """Decide, sample and answer."""
         if self.engine.lacks_logprobs:
-            raise ModelError(
+            error = ModelError(
                 f"the policy of {self.engine.virtual.name} needs log-probabilities, and the "
-                "upstream does not return them: train a policy with --evidence votes"
+                f"upstream does not return them{NEEDS_VOTES}"
             )
+            error.advice = NEEDS_VOTES
+            raise error
         decision = await self.engine.begin(request, exchange.client)
         decision.traceparent = exchange.header("traceparent")
         decision.client, exchange.decision_id = exchange.client, decision.id
