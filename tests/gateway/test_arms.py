@@ -178,6 +178,6 @@ def test_policy_that_needs_log_probabilities_is_refused_without_them(
     )
     virtual = load_models(config)["m"]
     known = Capabilities(logprobs=logprobs)
-    engine = Engine(virtual, Upstream("http://127.0.0.1:9/v1", "m", capabilities=known))
+    engine = Engine(virtual, {None: Upstream("http://127.0.0.1:9/v1", "m", capabilities=known)})
     assert engine.lacks_logprobs is lacks
     assert virtual.bundle.needs_logprobs

@@ -28,7 +28,7 @@ from adacompute.features.draft import DraftSource
 from adacompute.features.text import FEATURE_SETS
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.voting.engine import Engine
-from adacompute.gateway.voting.request_model import RequestModel
+from adacompute.gateway.voting.request_model import RequestModel, Target
 from adacompute.models.body import Body
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
@@ -811,7 +811,7 @@ def sample(
 
     async def main() -> tuple[list[str], RequestModel]:
         async with Upstream(upstream.base_url, "real", capabilities=known) as server:
-            model = RequestModel(server, asked, "real", **options)
+            model = RequestModel({None: Target(server)}, asked, "real", **options)
             samples = model.sample("", n, on_usage=model.calls.append)
             return [one.text async for one in samples], model
 

@@ -32,7 +32,8 @@ class Servers:
     @classmethod
     def find(cls, base_urls: Sequence[str], model: str, api_key: str | None) -> Servers:
         """Return servers with what is known about them on this machine."""
-        return cls(tuple(base_urls), load_common(cache_path(), base_urls, model), api_key)
+        known = load_common(cache_path(), base_urls, model)
+        return cls(tuple(base_urls), known or Capabilities(), api_key)
 
     def run(self, job: BatchJob) -> dict[str, Any]:
         """Run a batch on these servers."""

@@ -91,7 +91,12 @@ def collect(
 
 @click.command("serve")
 @click.option("--bundle", type=RUN, help="Bundle of the policy; 'example' ships with the package.")
-@click.option("--base-url", help="URL of the upstream, ending in /v1 (default: OPENAI_BASE_URL).")
+@click.option(
+    "--base-url",
+    "base_urls",
+    multiple=True,
+    help="URL of the upstream, ending in /v1 (default: OPENAI_BASE_URL); repeat it for several.",
+)
 @click.option("--budget", type=float, help="Mean cost per request, in the bundle's unit.")
 @click.option("--model", help="Model to serve, if the bundle names none.")
 @click.option("--grader", help="Grader instead of the bundle's; needed for a command (cmd:…).")
@@ -194,11 +199,19 @@ def _print_serving(result: Result) -> None:
     print_values(
         "Ready to serve",
         {
-            "Upstream": result["base_url"],
             "Address": result["listen"],
             "Client keys": result["clients"],
         },
     )
+    upstreams = [
+        {
+            "Upstream": row["upstream"] or "the gateway's",
+            "Address": row["base_url"],
+            "Status": row["problem"] or "answers",
+        }
+        for row in result["upstreams"]
+    ]
+    print_rows("Upstreams", upstreams)
     rows = [
         {
             "Virtual model": row["name"],

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
 
 from adacompute.core.errors import ModelError, ModelTimeout
 from adacompute.gateway.accounting.account import Account
@@ -41,6 +40,7 @@ from adacompute.gateway.forwarding.passthrough import (
 )
 from adacompute.gateway.forwarding.probing import needs_probe, probe_upstreams
 from adacompute.gateway.forwarding.upstream_health import UpstreamHealth
+from adacompute.gateway.forwarding.upstreams import Upstreams
 from adacompute.gateway.forwarding.usage_reader import decompress
 from adacompute.gateway.processes.operator_pages import READY
 from adacompute.gateway.requests.admission import Admission
@@ -69,9 +69,6 @@ from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.grading_queues import GradingQueues
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.gateway.voting.voting import Voting
-from adacompute.models.openai import Upstream
-from adacompute.models.relay import Relay
-from adacompute.models.retry_budget import RetryBudget
 from adacompute.spending.registers import Register
 from adacompute.spending.token_prices import parse_token_prices
 
@@ -104,8 +101,6 @@ class Gateway:
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None
         self._n_in_flight = 0
-        upstream = urlsplit(config.base_url)
-        self._addresses = (config.base_url, upstream.netloc, upstream.hostname or upstream.netloc)
         self._names = tuple(models)
         self.clients = Clients(config.client_keys, config.client_limits, config.allowed_paths)
         self.browser_checks = BrowserChecks(
@@ -120,43 +115,29 @@ class Gateway:
             on_rejected=self.account.record_refused_connection,
         )
         self._stack = AsyncExitStack()
+        self._upstreams = Upstreams(config, self.account, self._stack)
         self._voting: dict[str, Voting] = {}
         self._health = UpstreamHealth(self._upstream_answers, config.max_upstream_failures)
-        self._retry_budget = RetryBudget(config.max_retry_share)
         self._grading = GradingQueues(config, self.account.metrics)
 
     async def __aenter__(self) -> Self:
         config = self.config
         await self._spending.open()
         self.account.calls.caps = self._spending.caps
-        self.relay = await self._stack.enter_async_context(
-            Relay(
-                config.base_url,
-                api_key=config.upstream_api_key,
-                forward_key=config.forward_key,
-                timeouts=config.timeouts,
-            )
-        )
+        await self._upstreams.open()
+        self.relay = self._upstreams.relay()
         for name, virtual in self.models.items():
-            upstream = Upstream(
-                config.base_url,
-                virtual.model,
-                capabilities=virtual.capabilities,
-                api_key=config.upstream_api_key,
-                timeouts=config.timeouts,
-                retries=config.retries,
-                max_connections=config.max_concurrency,
-                max_reply_bytes=int(config.max_reply_mb * MB),
-                on_event=self.account.event_counter(name),
-                retry_budget=self._retry_budget,
-            )
-            await self._stack.enter_async_context(upstream)
+            sampled = virtual.upstream_models
+            clients = {
+                arm: await self._upstreams.open_client(name, one) for arm, one in sampled.items()
+            }
+            relays = {arm: self._upstreams.relay(one.upstream) for arm, one in sampled.items()}
             if virtual.scorer is not None:
                 await self._stack.enter_async_context(virtual.scorer)
             grading = self._grading.queue_for(virtual.grader)
-            engine = Engine(virtual, upstream, grading, self._spending.replica)
+            engine = Engine(virtual, clients, grading, self._spending.replica)
             await engine.warm_up()
-            self._voting[name] = Voting(engine, self.relay, self.account, config)
+            self._voting[name] = Voting(engine, relays, self.account, config)
             self.account.register(engine)
         await self._spending.start([one.engine.held_budgets for one in self._voting.values()])
         self._start_probe()
@@ -195,7 +176,8 @@ class Gateway:
 
     def _start_probe(self) -> None:
         """Probe, in the background, upstreams of which nothing is known."""
-        upstreams = [voting.engine.upstream for voting in self._voting.values()]
+        engines = [voting.engine for voting in self._voting.values()]
+        upstreams = [upstream for engine in engines for upstream in engine.upstreams.values()]
         unknown = [upstream for upstream in upstreams if needs_probe(upstream.capabilities)]
         if self.config.probe and unknown:
             probe = probe_upstreams(self.config, unknown, self.account.calls)
@@ -204,7 +186,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request below /v1."""
         exchange = Exchange(scope, receive, send)
-        exchange.redact = self._hide_upstream
+        exchange.redact = self._upstreams.hide
         self._n_in_flight += 1
         self.account.metrics.add_in_flight(1)
         try:
@@ -212,7 +194,7 @@ class Gateway:
         except ClientDisconnected:
             exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
         except EXPECTED as error:
-            if (code := await send_error(exchange, error, self.relay.redact)) is not None:
+            if (code := await send_error(exchange, error, self._upstreams.redact)) is not None:
                 self.account.record_rejection(code)
         except BaseException as error:
             if isinstance(error, Exception):  # clients get no traceback
@@ -233,12 +215,6 @@ class Gateway:
                 return relayed.status < min(UPSTREAM_FAILURES)
         except ModelError:
             return False
-
-    def _hide_upstream(self, message: str) -> str:
-        """Remove the address of the upstream from a message for a client."""
-        for address in self._addresses:
-            message = message.replace(address, "the upstream")
-        return message
 
     async def _serve_in_time(self, exchange: Exchange) -> None:
         """Serve a request; raise ModelTimeout if it takes longer than any request may."""
@@ -310,12 +286,12 @@ class Gateway:
             limit, max_elements = self.config.max_output_tokens, self.config.max_json_elements
             body = limit_forwarded(body, exchange.path, limit, max_elements=max_elements)
         recorder = self.account.recorder(exchange, "forward")
-        known = [voting.counts_all for voting in self._voting.values()]
-        counts_all = bool(known) and all(known)  # all models have the same upstream
+        virtual = self._voting.get(exchange.model)
+        relay = self.relay if virtual is None else virtual.relay
+        known = [voting.counts_all for voting in self._voting.values() if voting.relay is relay]
+        counts_all = bool(known) and all(known)
         try:
-            await forward(
-                exchange, self.relay, body, recorder, reason=reason, counts_all=counts_all
-            )
+            await forward(exchange, relay, body, recorder, reason=reason, counts_all=counts_all)
         finally:
             self.account.metrics.count("passthrough_requests_total", exchange.model, reason)
 

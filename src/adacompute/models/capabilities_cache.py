@@ -209,10 +209,10 @@ def load_cached(directory: Path, base_url: str, model: str) -> Capabilities | No
         return None
 
 
-def load_common(directory: Path, base_urls: Sequence[str], model: str) -> Capabilities:
-    """Return what is known about all servers of a model, nothing if it is not the same."""
+def load_common(directory: Path, base_urls: Sequence[str], model: str) -> Capabilities | None:
+    """Return the cached capabilities of several servers; None if they are not the same."""
     first, *others = (load_cached(directory, url, model) for url in base_urls)
-    return first if first is not None and all(one == first for one in others) else Capabilities()
+    return first if all(one == first for one in others) else None
 
 
 def _attempts_path(directory: Path, base_url: str, model: str) -> Path:
