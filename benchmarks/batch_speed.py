@@ -117,7 +117,7 @@ def measure_ray(out: Path, url: str, n_questions: int, concurrency: int) -> dict
         expected=ExpectedSpend.uniform(n_questions),
         costs=job.costs,
         settings=replace(job.settings, patience_s=60.0),
-        servers=Servers((url,), (Capabilities(),)),
+        servers=Servers((url,), Capabilities()),
         identity={},
     )
     with connect(n_cpus=2):

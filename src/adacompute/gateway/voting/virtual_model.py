@@ -56,5 +56,6 @@ class VirtualModel:
     @property
     def upstream_models(self) -> dict[str | None, UpstreamModel]:
         """What is sampled: None is every arm that has no model of its own here."""
-        own = UpstreamModel(self.upstream, self.model, self.capabilities)
-        return {None: own, **self.arm_models}
+        found: dict[str | None, UpstreamModel] = dict(self.arm_models)
+        found[None] = UpstreamModel(self.upstream, self.model, self.capabilities)
+        return found
