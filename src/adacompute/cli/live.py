@@ -203,15 +203,7 @@ def _print_serving(result: Result) -> None:
             "Client keys": result["clients"],
         },
     )
-    upstreams = [
-        {
-            "Upstream": row["upstream"] or "the gateway's",
-            "Address": row["base_url"],
-            "Status": row["problem"] or "answers",
-        }
-        for row in result["upstreams"]
-    ]
-    print_rows("Upstreams", upstreams)
+    _print_upstreams(result["upstreams"])
     rows = [
         {
             "Virtual model": row["name"],
@@ -247,6 +239,19 @@ def _print_serving(result: Result) -> None:
     )
     if result["store_problem"] is not None:
         print_text(f"Account store: {result['store_problem']}")
+
+
+def _print_upstreams(upstreams: list[Result]) -> None:
+    """Print each address of each upstream, and whether it answers."""
+    rows = [
+        {
+            "Upstream": row["upstream"] or "the gateway's",
+            "Address": row["base_url"],
+            "Status": row["problem"] or "answers",
+        }
+        for row in upstreams
+    ]
+    print_rows("Upstreams", rows)
 
 
 def _print_caps(result: Result) -> None:

@@ -144,7 +144,7 @@ async def _check_upstreams(config: Config) -> list[dict[str, Any]]:
                 if reply.status >= BAD_REQUEST and reply.status != NOT_FOUND:  # without a list
                     problem = f"it answers {reply.status} to GET /models"
         except ModelError as error:
-            problem = str(error)
+            problem = str(error).removeprefix(f"{url} ")
         return {"upstream": name, "base_url": url, "problem": problem}
 
     named = [(name, config.upstream(name).urls) for name in (None, *config.upstreams)]

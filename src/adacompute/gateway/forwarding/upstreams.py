@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.log_settings import MB
-from adacompute.gateway.voting.virtual_model import UpstreamModel
+from adacompute.gateway.voting.virtual_model import SampledModel
 from adacompute.models.addresses import Addresses
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
@@ -54,7 +54,7 @@ class Upstreams:
         """Return the relay of an upstream."""
         return self._relays[name]
 
-    async def open_client(self, virtual: str, given: UpstreamModel) -> Upstream:
+    async def open_client(self, virtual: str, given: SampledModel) -> Upstream:
         """Return a client of a model for the samples of a virtual model."""
         config = self._config
         return await self._stack.enter_async_context(

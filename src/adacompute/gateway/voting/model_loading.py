@@ -16,7 +16,7 @@ from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.log_settings import MB
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.voting.engine import Engine
-from adacompute.gateway.voting.virtual_model import UpstreamModel, VirtualModel
+from adacompute.gateway.voting.virtual_model import SampledModel, VirtualModel
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.addresses import Addresses
 from adacompute.models.capabilities_cache import cache_path, load_common
@@ -112,10 +112,10 @@ def _find_upstreams(
         known = ", ".join(names) or "none"
         raise ConfigError(f"arm_upstreams names {unknown[0]!r}; the arms of the bundle: {known}")
 
-    def find(upstream: str | None, model: str) -> UpstreamModel:
+    def find(upstream: str | None, model: str) -> SampledModel:
         urls = config.upstream(upstream).urls
         known = load_common(cache_path(), urls, model)
-        return UpstreamModel(upstream, model, known or Capabilities())
+        return SampledModel(upstream, model, known or Capabilities())
 
     of_arms = {name: given.arm_upstreams.get(name, given.upstream) for name in names}
     same = [of_arms[arm.name] for arm in bundle.arms if arm.model == model]

@@ -16,7 +16,7 @@ from adacompute.spending.token_prices import TokenPriceList
 
 
 @dataclass(frozen=True)
-class UpstreamModel:
+class SampledModel:
     """A model of an upstream: its name there, and what is known of the server about it."""
 
     upstream: str | None
@@ -51,11 +51,11 @@ class VirtualModel:
     client_budgets: Mapping[str, float] = field(default_factory=dict)
     capabilities: Capabilities = field(default_factory=Capabilities)
     upstream: str | None = None
-    arm_models: Mapping[str, UpstreamModel] = field(default_factory=dict)
+    arm_models: Mapping[str, SampledModel] = field(default_factory=dict)
 
     @property
-    def upstream_models(self) -> dict[str | None, UpstreamModel]:
+    def upstream_models(self) -> dict[str | None, SampledModel]:
         """What is sampled: None is every arm that has no model of its own here."""
-        found: dict[str | None, UpstreamModel] = dict(self.arm_models)
-        found[None] = UpstreamModel(self.upstream, self.model, self.capabilities)
+        found: dict[str | None, SampledModel] = dict(self.arm_models)
+        found[None] = SampledModel(self.upstream, self.model, self.capabilities)
         return found
