@@ -102,23 +102,32 @@ def test_a_conversation_and_the_samples_of_a_question_stay_at_one_address(polici
         assert set(by_question.values()) == {1}
 
 
-def test_a_request_without_connection_goes_to_the_next_address_and_is_one_call(
-    policies: Path, tmp_path: Path
+@pytest.mark.parametrize(("model", "purposes"), [("other", ["forward"]), ("thrifty", ["vote"] * 2)])
+def test_a_request_without_connection_goes_to_the_next_address_and_is_paid_once(
+    model: str, purposes: list[str], policies: Path, tmp_path: Path
 ) -> None:
     with serve_scripted_servers(1) as (server,):
         dead = f"http://127.0.0.1:{free_port()}/v1"
         urls, calls = [dead, server.base_url], {"directory": str(tmp_path / "calls")}
         text = prompt_for(urls, dead)
         with serve_gateway(settings_of(policies, urls, calls=calls)) as port:
-            assert ask(port, chat(text)).status == 200
-            assert ask(port, chat(text, "thrifty")).status == 200
-            assert send(port, "GET", "/v1/models").status == 200
+            assert ask(port, chat(text, model)).status == 200
+            assert ask(port, chat(text, model)).status == 200
             metrics = send(port, "GET", "/metrics").body.decode()
-        assert len(server.received) == 1 + 2 + 1
+        assert len(server.received) == 2 * len(purposes)
     rows = list(read_calls(tmp_path / "calls"))
-    assert [row["purpose"] for row in rows if row["attempt"] == 1] == ["forward", "vote", "vote"]
-    name = dead.split("/")[2]
-    assert f'adacompute_address_failures_total{{address="{name}"}} 1.0' in metrics
+    assert [row["purpose"] for row in rows if row["completion_tokens"]] == 2 * purposes
+    name, n = dead.split("/")[2], float(len(purposes))  # then it is passed over
+    assert f'adacompute_address_failures_total{{address="{name}"}} {n}' in metrics
+
+
+def test_models_are_listed_by_an_address_that_works(policies: Path) -> None:
+    with serve_scripted_servers(1) as (server,):
+        dead = [f"http://127.0.0.1:{free_port()}/v1" for _ in range(3)]
+        with serve_gateway(settings_of(policies, [*dead, server.base_url])) as port:
+            listed = send(port, "GET", "/v1/models")
+    assert listed.status == 200
+    assert b"thrifty" in listed.body
 
 
 @contextmanager
