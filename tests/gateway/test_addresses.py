@@ -34,6 +34,7 @@ for library in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
 Launch = Callable[..., AbstractContextManager[int]]
 JSON = [("Content-Type", "application/json")]
 CHAT = "/v1/chat/completions"
+URL = "http://127.0.0.1:9/v1"
 KEYS = {"own": "sk-own-0123456789", "quick": "sk-quick-0123456789", "careful": "sk-careful-012345"}
 
 
@@ -209,8 +210,11 @@ def test_a_killed_address_costs_only_requests_in_flight_and_gets_its_share_back(
     calls = tmp_path / "calls"
     try:
         urls = [one.base_url for one in upstreams]
-        settings = f'[serve.calls]\ndirectory = "{calls}"\n'
-        with launch(base_urls=urls, settings=settings) as port:
+        settings = (
+            f'[serve.calls]\ndirectory = "{calls}"\n[serve.upstreams.unused]\n'
+            f'base_urls = ["{URL}"]\napi_key = "${{UNUSED_KEY}}"\n'
+        )
+        with launch(base_urls=urls, settings=settings, UNUSED_KEY=KEYS["quick"]) as port:
             load = Load(port)
             time.sleep(2)
             killed_at = time.monotonic()
@@ -337,7 +341,6 @@ def test_the_probe_goes_to_an_address_that_works_and_counts_for_all(policies: Pa
     assert found.n == "native"
 
 
-URL = "http://127.0.0.1:9/v1"
 SLOW = {"slow": {"base_url": URL}}
 
 

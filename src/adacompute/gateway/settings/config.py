@@ -84,7 +84,7 @@ class Config:
     """A gateway: its upstream, its models, its clients and its limits."""
 
     base_url: str | None = None
-    """Address of the upstream, with its ``/v1``."""
+    """Address of the upstream, with its ``/v1``. This or ``base_urls`` is required."""
     base_urls: Sequence[str] = ()
     """Addresses of servers with the same models, instead of ``base_url``. Requests that begin with
     the same prompt go to the same one, unless it fails or is busier than the others."""

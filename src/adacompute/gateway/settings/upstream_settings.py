@@ -19,7 +19,7 @@ class UpstreamConfig:
     """An upstream beside that of the gateway, for some models or arms."""
 
     base_url: str | None = None
-    """Address of the upstream, with its ``/v1``."""
+    """Address of the upstream, with its ``/v1``. This or ``base_urls`` is required."""
     base_urls: Sequence[str] = ()
     """Addresses of servers with the same models, instead of ``base_url``."""
     api_key: str | None = field(default=None, repr=False)
