@@ -42,6 +42,7 @@ from adacompute.gateway.requests.clients import ClientLimits
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.log_settings import CallsConfig, LogConfig
 from adacompute.gateway.settings.model_settings import ModelConfig
+from adacompute.gateway.settings.upstream_settings import UpstreamConfig
 from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
 from adacompute.storage.decision_columns import DECISION_COLUMNS, LOGGED_SAMPLE_COLUMNS
 
@@ -53,6 +54,10 @@ TABLES: Mapping[str, tuple[type, str]] = {
     "[serve.models.NAME]": (
         ModelConfig,
         "A virtual model, by its name. See [tune latency](../how-to/tune-latency.md).",
+    ),
+    "[serve.upstreams.NAME]": (
+        UpstreamConfig,
+        "An upstream for models and arms. See [run the gateway](../how-to/serve.md).",
     ),
     "[serve.client_limits.NAME]": (
         ClientLimits,

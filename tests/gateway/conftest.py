@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -30,7 +30,7 @@ START_TIMEOUT_S = 180.0
 
 CONFIG = """
 [serve]
-base_url = "{base_url}"
+base_urls = [{base_urls}]
 upstream_api_key = "sk-upstream-0123456789abcdef"
 port = {port}
 workers = {workers}
@@ -95,6 +95,7 @@ def launch(upstream: ScriptedServer, policies: Path, pids: dict[int, int]) -> La
         settings: str = "",
         all_paths: bool = True,
         base_url: str = "",
+        base_urls: Sequence[str] = (),
         exit_code: int = 0,
         check_upstream: bool = False,
         **variables: str,
@@ -104,7 +105,8 @@ def launch(upstream: ScriptedServer, policies: Path, pids: dict[int, int]) -> La
         paths = 'allowed_paths = ["* /v1/*"]\n' if all_paths else ""
         own = {"port": port, "workers": workers, "settings": paths + settings}
         own["check_upstream"] = json.dumps(check_upstream)
-        config.write_text(CONFIG.format(base_url=base_url or upstream.base_url, **own))
+        urls = base_urls or [base_url or upstream.base_url]
+        config.write_text(CONFIG.format(base_urls=", ".join(map(json.dumps, urls)), **own))
         command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
         with log.open("wb") as said:
             process = subprocess.Popen(command, stderr=said, stdout=said, env={**kept, **variables})

@@ -26,7 +26,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 from test_support.gateways import free_port
-from test_support.scripted import ScriptedServer
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 GOOD = 'base_url = "http://127.0.0.1:1/v1"'
 MODEL = '[serve.models.m]\nbundle = "two"\nbudget = 2\nmodel = "real"\ngrader = "numeric"\n'
@@ -196,7 +196,8 @@ def check(path: Path, *options: str, **environment: str) -> Any:
 def test_check_reports_the_models_and_starts_nothing(
     policies: Path, upstream: ScriptedServer
 ) -> None:
-    port, before = free_port(), upstream.connections
+    port = free_port()
+    upstream.answer(ScriptedReply(200, [], [b"{}"]))
     key = 'upstream_api_key = "sk-secret-9"'
     model = MODEL.replace("budget = 2", "budget = 3")
     path = write(policies, f'base_url = "{upstream.base_url}"', f"port = {port}", key, model)
@@ -207,7 +208,8 @@ def test_check_reports_the_models_and_starts_nothing(
     (shown,) = told["models"]
     assert (shown["name"], shown["budget"], shown["min_budget"]) == ("m", 3.0, 2.0)
     assert "sk-secret-9" not in done.stdout
-    assert upstream.connections == before
+    assert [(one.method, one.target) for one in upstream.received] == [("GET", "/v1/models")]
+    assert told["upstreams"] == [{"upstream": None, "base_url": upstream.base_url, "problem": None}]
     with socket.socket() as plug:
         assert plug.connect_ex(("127.0.0.1", port)) != 0
 

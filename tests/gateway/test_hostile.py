@@ -187,7 +187,7 @@ def test_a_member_that_occurs_twice_is_rejected(
 def engine(policies: Path) -> Engine:
     bundle = load_bundle(policies / "two")
     virtual = VirtualModel("thrifty", "real", bundle, 2.0, load_grader("numeric"))
-    return Engine(virtual, Upstream("http://127.0.0.1:1/v1", "real"))
+    return Engine(virtual, {None: Upstream("http://127.0.0.1:1/v1", "real")})
 
 
 messages = st.lists(

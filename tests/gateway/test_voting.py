@@ -28,7 +28,7 @@ from adacompute.features.draft import DraftSource
 from adacompute.features.text import FEATURE_SETS
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.voting.engine import Engine
-from adacompute.gateway.voting.request_model import RequestModel
+from adacompute.gateway.voting.request_model import RequestModel, Target
 from adacompute.models.body import Body
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
@@ -763,8 +763,9 @@ def test_a_drift_beyond_the_threshold_is_logged_once_per_minute(
     monkeypatch.setattr("adacompute.gateway.accounting.account.MIN_DRIFT_REQUESTS", 3)
     own = load_bundle(bundle(tmp_path / "p", FixedRule(2)))
     n = question_features(own, "2").shape[1]
-    known = ((), ()) if std is None else ((-1.0,) * n, (std,) * n)  # without features, it is 1
-    save_bundle(dataclasses.replace(own, baseline=Baseline(*known, 0.5, 0.0)), tmp_path / "p")
+    mean, spread = ((), ()) if std is None else ((-1.0,) * n, (std,) * n)  # () means a drift of 1
+    baseline = Baseline(tuple(mean), tuple(spread), 0.5, 0.0)
+    save_bundle(dataclasses.replace(own, baseline=baseline), tmp_path / "p")
     with serving(tmp_path / "p") as (upstream, port):
         upstream.answer(reply("4"))
         for _ in range(6):
@@ -834,7 +835,7 @@ def sample(
 
     async def main() -> tuple[list[str], RequestModel]:
         async with Upstream(upstream.base_url, "real", capabilities=known) as server:
-            model = RequestModel(server, asked, "real", **options)
+            model = RequestModel({None: Target(server)}, asked, "real", **options)
             samples = model.sample("", n, on_usage=model.calls.append)
             return [one.text async for one in samples], model
 

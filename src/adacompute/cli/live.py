@@ -91,7 +91,12 @@ def collect(
 
 @click.command("serve")
 @click.option("--bundle", type=RUN, help="Bundle of the policy; 'example' ships with the package.")
-@click.option("--base-url", help="URL of the upstream, ending in /v1 (default: OPENAI_BASE_URL).")
+@click.option(
+    "--base-url",
+    "base_urls",
+    multiple=True,
+    help="URL of the upstream, ending in /v1 (default: OPENAI_BASE_URL); repeat it for several.",
+)
 @click.option("--budget", type=float, help="Mean cost per request, in the bundle's unit.")
 @click.option("--model", help="Model to serve, if the bundle names none.")
 @click.option("--grader", help="Grader instead of the bundle's; needed for a command (cmd:…).")
@@ -194,11 +199,11 @@ def _print_serving(result: Result) -> None:
     print_values(
         "Ready to serve",
         {
-            "Upstream": result["base_url"],
             "Address": result["listen"],
             "Clients": ", ".join(one["name"] for one in result["clients"]) or "no keys",
         },
     )
+    _print_upstreams(result["upstreams"])
     rows = [
         {
             "Virtual model": row["name"],
@@ -279,6 +284,19 @@ def _show_limit(value: object) -> str:
     """Write a limit, or a list of what is allowed."""
     listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
     return format_value(listed)
+
+
+def _print_upstreams(upstreams: list[Result]) -> None:
+    """Print each address of each upstream, and whether it answers."""
+    rows = [
+        {
+            "Upstream": row["upstream"] or "the gateway's",
+            "Address": row["base_url"],
+            "Status": row["problem"] or "answers",
+        }
+        for row in upstreams
+    ]
+    print_rows("Upstreams", rows)
 
 
 def _print_caps(result: Result) -> None:

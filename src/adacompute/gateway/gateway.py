@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, cast
-from urllib.parse import urlsplit
 
 from adacompute.core.errors import ModelTimeout
 from adacompute.gateway.accounting.account import Account
@@ -49,6 +48,7 @@ from adacompute.gateway.forwarding.passthrough import (
 )
 from adacompute.gateway.forwarding.probing import needs_probe, probe_upstreams
 from adacompute.gateway.forwarding.upstream_health import UpstreamHealth
+from adacompute.gateway.forwarding.upstreams import Upstreams
 from adacompute.gateway.forwarding.usage_reader import decompress
 from adacompute.gateway.processes.operator_pages import READY
 from adacompute.gateway.requests.admission import Admission
@@ -75,9 +75,6 @@ from adacompute.gateway.voting.grading_queues import GradingQueues
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.gateway.voting.voting import Voting
 from adacompute.models.messages import Capabilities, UpstreamKind
-from adacompute.models.openai import Upstream
-from adacompute.models.relay import Relay
-from adacompute.models.retry_budget import RetryBudget
 from adacompute.spending.attempts import CallBound
 from adacompute.spending.registers import Register
 from adacompute.spending.token_prices import parse_token_prices
@@ -110,8 +107,6 @@ class Gateway:
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None
         self._n_in_flight = 0
-        upstream = urlsplit(config.base_url)
-        self._addresses = (config.base_url, upstream.netloc, upstream.hostname or upstream.netloc)
         self._names = tuple(models)
         self._rules = make_rules(config, models, price_lists[NO_MODEL])
         self._large_bodies = LargeBodies()
@@ -129,42 +124,28 @@ class Gateway:
             bodies=_bodies_in_flight(config),
         )
         self._stack = AsyncExitStack()
+        self._upstreams = Upstreams(config, self.account, self._stack)
         self._voting: dict[str, Voting] = {}
-        self._retry_budget = RetryBudget(config.max_retry_share)
         self._grading = GradingQueues(config, self.account.metrics)
 
     async def __aenter__(self) -> Self:
         config = self.config
         await self._spending.open()
         self.account.calls.caps = self._spending.caps
-        self.relay = await self._stack.enter_async_context(
-            Relay(
-                config.base_url,
-                api_key=config.upstream_api_key,
-                forward_key=config.forward_key,
-                timeouts=config.timeouts,
-            )
-        )
+        await self._upstreams.open()
+        self.relay = self._upstreams.relay()
         for name, virtual in self.models.items():
-            upstream = Upstream(
-                config.base_url,
-                virtual.model,
-                capabilities=virtual.capabilities,
-                api_key=config.upstream_api_key,
-                timeouts=config.timeouts,
-                retries=config.retries,
-                max_connections=config.max_concurrency,
-                max_reply_bytes=int(config.max_reply_mb * MB),
-                on_event=self.account.event_counter(name),
-                retry_budget=self._retry_budget,
-            )
-            await self._stack.enter_async_context(upstream)
+            sampled = virtual.upstream_models
+            clients = {
+                arm: await self._upstreams.open_client(name, one) for arm, one in sampled.items()
+            }
+            relays = {arm: self._upstreams.relay(one.upstream) for arm, one in sampled.items()}
             if virtual.scorer is not None:
                 await self._stack.enter_async_context(virtual.scorer)
             grading = self._grading.queue_for(virtual.grader)
-            engine = Engine(virtual, upstream, grading, self._spending.replica)
+            engine = Engine(virtual, clients, grading, self._spending.replica)
             await engine.warm_up()
-            self._voting[name] = Voting(engine, self.relay, self.account, config)
+            self._voting[name] = Voting(engine, relays, self.account, config)
             self.account.register(engine)
         upstreams = {name: one.engine.upstream for name, one in self._voting.items()}
         self._check = HealthCheck(self.relay, self.account.calls, upstreams)
@@ -216,7 +197,8 @@ class Gateway:
 
     def _start_probe(self) -> None:
         """Probe, in the background, upstreams of which nothing is known."""
-        upstreams = [voting.engine.upstream for voting in self._voting.values()]
+        engines = [voting.engine for voting in self._voting.values()]
+        upstreams = [upstream for engine in engines for upstream in engine.upstreams.values()]
         unknown = [upstream for upstream in upstreams if needs_probe(upstream.capabilities)]
         if self.config.probe and unknown:
             probe = probe_upstreams(self.config, unknown, self.account.calls)
@@ -224,21 +206,26 @@ class Gateway:
             self._probing.add_done_callback(lambda _: self._set_terms())
 
     def _set_terms(self) -> None:
-        """Note what is known of the upstream, for requests that are not for a virtual model."""
-        known = [voting.engine.upstream.capabilities for voting in self._voting.values()]
-        first = known[0] if known else Capabilities()
-        kind = cast("UpstreamKind", self.config.upstream_kind or first.kind)
-        for voting in self._voting.values():
-            upstream = voting.engine.upstream
-            upstream.capabilities = replace(upstream.capabilities, kind=kind)
-        spelling = length_field(kind, CHAT, first)
+        """Note of which kind the upstream is, and how it takes the length of a completion."""
+        engines = [voting.engine for voting in self._voting.values()]
+        upstreams = [upstream for engine in engines for upstream in engine.upstreams.values()]
+        if self.config.upstream_kind is not None:
+            given = cast("UpstreamKind", self.config.upstream_kind)
+            for upstream in upstreams:
+                upstream.capabilities = replace(upstream.capabilities, kind=given)
+        known = [upstream.capabilities for upstream in upstreams] or [Capabilities()]
+        kinds = {one.kind for one in known}
+        kind: UpstreamKind = known[0].kind if len(kinds) == 1 else "generic"
+        if self.config.upstream_kind is not None:
+            kind = cast("UpstreamKind", self.config.upstream_kind)
+        spelling = length_field(kind, CHAT, known[0])
         terms = replace(self._rules.terms, kind=kind, length_field=spelling)
         self._rules = replace(self._rules, terms=terms)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request below /v1."""
         exchange = Exchange(scope, receive, send)
-        exchange.redact = self._hide_upstream
+        exchange.redact = self._upstreams.hide
         exchange.count_body(self.connection_limits.bodies)
         self._n_in_flight += 1
         self.account.metrics.add_in_flight(1)
@@ -247,7 +234,7 @@ class Gateway:
         except ClientDisconnected:
             exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
         except EXPECTED as error:
-            if (code := await send_error(exchange, error, self.relay.redact)) is not None:
+            if (code := await send_error(exchange, error, self._upstreams.redact)) is not None:
                 self.account.record_rejection(code)
         except BaseException as error:
             if isinstance(error, Exception):  # clients get no traceback
@@ -269,12 +256,6 @@ class Gateway:
             self._check.note_success(exchange)
         if exchange.error_code is None and (status in SUCCESS or status >= FAILED):
             self._health.record(is_failure=status >= FAILED)
-
-    def _hide_upstream(self, message: str) -> str:
-        """Remove the address of the upstream from a message for a client."""
-        for address in self._addresses:
-            message = message.replace(address, "the upstream")
-        return message
 
     async def _serve_in_time(self, exchange: Exchange) -> None:
         """Serve a request; raise ModelTimeout if it takes longer than any request may."""
@@ -345,12 +326,12 @@ class Gateway:
     ) -> None:
         """Forward a request that is not voted on; its bound is known if it was judged."""
         recorder = replace(self.account.recorder(exchange, "forward"), bound=bound)
-        known = [voting.counts_all for voting in self._voting.values()]
-        counts_all = bool(known) and all(known)  # all models have the same upstream
+        virtual = self._voting.get(exchange.model)
+        relay = self.relay if virtual is None else virtual.relay
+        known = [voting.counts_all for voting in self._voting.values() if voting.relay is relay]
+        counts_all = bool(known) and all(known)
         try:
-            await forward(
-                exchange, self.relay, body, recorder, reason=reason, counts_all=counts_all
-            )
+            await forward(exchange, relay, body, recorder, reason=reason, counts_all=counts_all)
         finally:
             self.account.metrics.count("passthrough_requests_total", exchange.model, reason)
 

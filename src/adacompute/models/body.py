@@ -204,6 +204,18 @@ def read_members(data: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
     return {name: bytes(value) for name, value in values.items() if value is not empty}
 
 
+def read_elements(data: bytes) -> list[bytes]:
+    """Return the elements of an array as they are written; empty if it is none.
+
+    >>> read_elements(b'[{"a": 1.50}, 2]')
+    [b'{"a": 1.50}', b'2']
+    """
+    try:
+        return [bytes(one) for one in _elements_decoder().decode(data)]
+    except (ValueError, RecursionError):
+        return []
+
+
 def read_json(value: bytes) -> Any:  # noqa: ANN401 - JSON
     """Parse a value; None if it is not valid."""
     try:
@@ -237,6 +249,14 @@ def _convert() -> Any:  # noqa: ANN401 - msgspec's
         import msgspec
 
     return msgspec.convert
+
+
+@lru_cache
+def _elements_decoder() -> Any:  # noqa: ANN401 - msgspec's
+    with needs_extra("serve"):
+        import msgspec
+
+    return msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def _parse_object(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:

@@ -13,14 +13,14 @@ import re
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adacompute.core.errors import AdaComputeError, ConfigError
+from adacompute.core.errors import AdaComputeError, ConfigError, ModelError
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.accounting.caps import CapConfig
 from adacompute.gateway.accounting.spending import REPLICAS
@@ -35,7 +35,9 @@ from adacompute.gateway.settings.settings import variables_in
 from adacompute.gateway.voting.model_loading import load_models
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.models.capabilities_cache import cache_path
+from adacompute.models.messages import Timeouts
 from adacompute.models.probe import MAX_CALLS, MAX_COMPLETION_TOKENS, MAX_PROMPT_TOKENS
+from adacompute.models.relay import Relay
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.accounts import LEASE_SHARE
 from adacompute.spending.registers import RegisterError
@@ -44,6 +46,11 @@ from adacompute.stages.inputs import read_api_key
 
 _IS_LIMIT = re.compile(r"max_.*|.*timeout_s|requests_per_minute")
 """Names of settings that limit requests."""
+
+CHECK_S = 5.0
+"""How long ``serve --check`` waits for an address."""
+
+BAD_REQUEST, NOT_FOUND = 400, 404
 
 
 def configure(
@@ -57,10 +64,13 @@ def configure(
     api_key_env: str,
     accept_verdict: bool = False,
     bundle_digest: str | None = None,
-    **given: Any,  # noqa: ANN401 - host, port, base_url, workers
+    base_urls: Sequence[str] = (),
+    **given: Any,  # noqa: ANN401 - host, port, workers
 ) -> Config:
     """Combine options and a file; without a file, the bundle's model is the one virtual model."""
     values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if base_urls:
+        values["base_urls"] = tuple(base_urls)
     if (key := read_api_key(api_key_env)) is not None:
         values["upstream_api_key"] = key
     if log is not None:
@@ -77,9 +87,9 @@ def configure(
         if bundle is not None:
             raise ConfigError("give --bundle, or a file that names bundles, not both")
         return read_config(config, values)
-    if "base_url" not in values and os.environ.get("OPENAI_BASE_URL"):
+    if not base_urls and os.environ.get("OPENAI_BASE_URL"):
         values["base_url"] = os.environ["OPENAI_BASE_URL"]
-    if bundle is None or "base_url" not in values:
+    if bundle is None or values.keys().isdisjoint({"base_url", "base_urls"}):
         raise ConfigError("serve needs --bundle, --base-url and --budget, or --config FILE")
     return make_config(values)
 
@@ -105,7 +115,7 @@ def check_serving(config: Config) -> dict[str, Any]:
     """Load everything that the gateway would load, and return what it would serve."""
     models = load_models(config)
     return {
-        "base_url": config.base_url,
+        "upstreams": asyncio.run(_check_upstreams(config)),
         "listen": f"{config.host}:{config.port}",
         "clients": [
             {"name": name, **_limits(config.client_limits.get(name, NO_LIMITS))}
@@ -205,6 +215,27 @@ def _describe_cap(cap: CapConfig, workers: int) -> dict[str, Any]:
         "period": cap.period,
         "max_stranded": cap.amount / LEASE_SHARE / workers,
     }
+
+
+async def _check_upstreams(config: Config) -> list[dict[str, Any]]:
+    """Return each address with what is wrong with it, None if it answers."""
+    timeouts = Timeouts(connect_s=CHECK_S, first_byte_s=CHECK_S)
+
+    async def check(name: str | None, url: str) -> dict[str, Any]:
+        key, problem = config.upstream(name).api_key, None
+        try:
+            async with (
+                Relay(url, api_key=key, timeouts=timeouts) as relay,
+                relay.send("GET", "models", [], b"") as reply,
+            ):
+                if reply.status >= BAD_REQUEST and reply.status != NOT_FOUND:  # without a list
+                    problem = f"it answers {reply.status} to GET /models"
+        except ModelError as error:
+            problem = str(error).removeprefix(f"{url} ")
+        return {"upstream": name, "base_url": url, "problem": problem}
+
+    named = [(name, config.upstream(name).urls) for name in (None, *config.upstreams)]
+    return await asyncio.gather(*(check(name, url) for name, urls in named for url in urls))
 
 
 async def _check_store(config: Config) -> str | None:

@@ -76,6 +76,10 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "scorer_failures_total": ("Requests whose samples the scorer failed to score.", ("model",)),
     "upstream_failures_total": ("Calls that failed after all retries.", ("model",)),
+    "address_failures_total": (
+        "Requests that failed at an address: no connection, a lost one, silence or a 5xx.",
+        ("address",),
+    ),
     "retries_total": ("Calls that were retried.", ("model",)),
     "refused_retries_total": (
         "Calls that were not retried because too many others were.",

@@ -143,7 +143,8 @@ def build_application(settings: Mapping[str, Any]) -> tuple[Application, list[st
         for name, virtual in models.items()
         if (sentence := describe_verdict(name, virtual)) is not None
     ]
-    if config.probe and any(needs_probe(virtual.capabilities) for virtual in models.values()):
+    sampled = [one for virtual in models.values() for one in virtual.upstream_models.values()]
+    if config.probe and any(needs_probe(one.capabilities) for one in sampled):
         messages.append("probing the upstream in the background: /ready answers 503 until then")
     admission = Admission(config, Path(settings["counts"]), settings["slot"])
     register = config.open_register()

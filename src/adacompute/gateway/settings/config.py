@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
-from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.accounting.caps import WHEN_SPENT, CapConfig, check_caps
@@ -39,8 +38,8 @@ from adacompute.gateway.settings.settings import (
     check_positive,
     expand_variables,
 )
+from adacompute.gateway.settings.upstream_settings import UpstreamConfig
 from adacompute.models.messages import RetryPolicy, Timeouts, UpstreamKind
-from adacompute.models.openai_format import check_url
 from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
 from adacompute.spending.leases import LEASE_S
 from adacompute.spending.peers import RECOVERY_S
@@ -81,10 +80,16 @@ ACCOUNTS = "accounts.sqlite"
 class Config:
     """A gateway: its upstream, its models, its clients and its limits."""
 
-    base_url: str
-    """Address of the upstream, with its ``/v1``."""
+    base_url: str | None = None
+    """Address of the upstream, with its ``/v1``. This or ``base_urls`` is required."""
+    base_urls: Sequence[str] = ()
+    """Addresses of servers with the same models, instead of ``base_url``. Requests that begin with
+    the same prompt go to the same one, unless it fails or is busier than the others."""
     upstream_api_key: str | None = field(default=None, repr=False)
     """Key that is sent to the upstream."""
+    upstreams: Mapping[str, UpstreamConfig] = field(default_factory=dict)
+    """Further upstreams, by their name, for ``upstream`` and ``arm_upstreams`` of models: see
+    below."""
     host: str = "127.0.0.1"
     """Address to listen on. One that others can reach needs client keys."""
     port: int = 8000
@@ -205,10 +210,8 @@ class Config:
     """File with the token prices of every upstream model."""
 
     def __post_init__(self) -> None:
-        check_url(self.base_url)
-        key = self.upstream_api_key
-        if key and not (key.isascii() and key.isprintable() and " " not in key):
-            raise ConfigError("upstream_api_key contains characters that no header can carry")
+        for upstream in (self.upstream(), *self.upstreams.values()):
+            upstream.check_port(self.port)
         for name in _POSITIVE:
             check_positive(getattr(self, name), name)
         if self.max_body_mb * MB > self.max_body_bytes_in_flight * LARGE_SHARE:
@@ -246,8 +249,9 @@ class Config:
                 check_positive(limit, name)
         check_caps(self)
         self._check_addresses()
-        for name in self.models:
+        for name, model in self.models.items():
             check_name(name)
+            model.check_upstreams(name, self.upstreams)
         for client, digest in self.client_keys.items():
             check_key(client, digest)
         if self.admin_key is not None:
@@ -265,17 +269,17 @@ class Config:
                 raise ConfigError(
                     f"allowed_origins must be like https://example.com, not {origin!r}"
                 )
-        upstream = urlsplit(self.base_url)
-        if upstream.port == self.port and is_loopback(upstream.hostname or ""):
-            raise ConfigError(
-                f"base_url {self.base_url} is the address of this gateway itself: "
-                "give the address of the upstream, or another port"
-            )
         if not self.client_keys and not is_loopback(self.host):
             raise ConfigError(
                 f"host {self.host} can be reached from outside and there are no client keys: "
                 "add a table [serve.client_keys], or bind to 127.0.0.1"
             )
+
+    def upstream(self, name: str | None = None) -> UpstreamConfig:
+        """Return an upstream by its name; that of the gateway has none."""
+        if name is not None:
+            return self.upstreams[name]
+        return UpstreamConfig(self.base_url, self.base_urls, self.upstream_api_key)
 
     @property
     def account_file(self) -> Path | None:
@@ -330,6 +334,8 @@ def read_config(path: Path, given: Mapping[str, Any]) -> Config:
     table = content.get("serve")
     if not isinstance(table, dict):
         raise ConfigError(f"{path} has no table [serve]")
+    if "base_urls" in given:
+        table.pop("base_url", None)
     try:
         return make_config({**expand_variables(table), **given}, beside=path.parent)
     except ConfigError as error:
@@ -351,12 +357,12 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
         client: str(digest).lower()
         for client, digest in as_table(values.get("client_keys", {}), "client_keys").items()
     }
-    limits = as_table(values.get("client_limits", {}), "client_limits")
-    values["client_limits"] = {
-        client: build_settings(ClientLimits, as_table(table, where), where)
-        for client, table in limits.items()
-        for where in [f"client_limits.{client}"]
-    }
+    for group, kind in (("client_limits", ClientLimits), ("upstreams", UpstreamConfig)):
+        values[group] = {
+            name: build_settings(kind, as_table(table, where), where)
+            for name, table in as_table(values.get(group, {}), group).items()
+            for where in [f"{group}.{name}"]
+        }
     if values.get("log") is not None:
         values["log"] = build_settings(
             LogConfig, _resolve_paths(values["log"], "log", ("directory",), beside), "log"

@@ -64,11 +64,20 @@ class SampledChoice:
     headers: Headers = ()
 
 
+@dataclass(frozen=True)
+class Target:
+    """Where calls go, and the client's headers that may go there, with the key of this upstream."""
+
+    upstream: Upstream
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(eq=False)
 class RequestModel:
     """The model as one request samples it; each sample's ``raw`` is its ``SampledChoice``.
 
-    ``headers`` and ``query`` are the client's and go with each call. With ``want_logprobs``,
+    ``targets`` are those of arms that another upstream serves, and of all others (None). ``query``
+    is the client's and goes with each call. With ``want_logprobs``,
     log-probabilities are asked for, with ``want_top_logprobs`` also those of the likeliest tokens;
     a client that did not ask for them does not see them. With ``answer_field``, the text of a
     sample is what this pointer names in its JSON. ``arms`` are the edits that make each arm of it.
@@ -78,10 +87,9 @@ class RequestModel:
     the number of samples.
     """
 
-    upstream: Upstream
+    targets: Mapping[str | None, Target]
     request: VirtualRequest
     model: str
-    headers: Mapping[str, str] = field(default_factory=dict)
     query: str = ""
     want_logprobs: bool = False
     want_top_logprobs: bool = False
@@ -104,7 +112,7 @@ class RequestModel:
             return
         body = self.request.body
         temperature = body.read("temperature", float | None)
-        native = self.upstream.capabilities.choices(
+        native = self._target(arm).upstream.capabilities.choices(
             n,
             temperature=1.0 if temperature is None else temperature,
             seeded=body.fields.get("seed") is not None,
@@ -128,10 +136,11 @@ class RequestModel:
     async def _call(self, n: int, first: int, arm: str | None, on_usage: OnUsage) -> list[Sample]:
         """Make one call, and report its usage whatever becomes of it."""
         edits = self.arms.get(arm or "") or ArmEdits(arm or self.model, {})
-        body, path = self.request.body, self.request.path
-        changes = self._changes(n, first, edits.model) | dict(edits.fields)
+        body, path, target = self.request.body, self.request.path, self._target(arm)
+        known = target.upstream.capabilities
+        changes = self._changes(n, first, edits.model, known) | dict(edits.fields)
         length, max_tokens = write_length(
-            {**body.fields, **changes}, path, self.max_output_tokens, self.upstream.capabilities
+            {**body.fields, **changes}, path, self.max_output_tokens, known
         )
         payload = body.edit(changes | length)
         bound = bound_call(
@@ -142,11 +151,11 @@ class RequestModel:
             max_tokens=max_tokens,
             body_bytes=len(payload),
         )
-        reply = await self.upstream.post_bytes(
+        reply = await target.upstream.post_bytes(
             self.request.path + self.query,
             payload,
             stream=self.request.stream,
-            headers=self.headers,
+            headers=target.headers,
             tracker=self._tracker(bound, on_usage),
         )
         if not isinstance(reply, ParsedReply):
@@ -167,13 +176,16 @@ class RequestModel:
             for sample, choice in zip(reply.samples, choices, strict=True)
         ]
 
+    def _target(self, arm: str | None) -> Target:
+        return self.targets.get(arm) or self.targets[None]
+
     def _tracker(self, bound: CallBound, on_usage: OnUsage) -> CallTracker:
         """Return what is notified of the attempts of a call."""
         if self.recorder is not None:
             return replace(self.recorder, on_usage=on_usage, bound=bound)
         return UsageTracker(on_usage, bound)
 
-    def _changes(self, n: int, first: int, model: str) -> dict[str, Any]:
+    def _changes(self, n: int, first: int, model: str, known: Capabilities) -> dict[str, Any]:
         """Return the changes to the client's body that a sample and the server need."""
         body = self.request.body
         judged = self.request.judged
@@ -186,13 +198,12 @@ class RequestModel:
         seed = body.read("seed", int)
         if first and type(seed) is int and seed >= 0:  # a negative seed means any
             changes["seed"] = (seed + first) % SEEDS
-        known, is_stream = self.upstream.capabilities, self.request.stream
         has_logprobs = known.logprobs not in {"rejected", "missing"}
         if self.want_logprobs and has_logprobs and not self.request.has_logprobs:
             changes |= self._logprob_changes()
         if self.request.path == RESPONSES:
             return changes
-        if is_stream and known.stream_usage != "rejected":
+        if self.request.stream and known.stream_usage != "rejected":
             options = body.read("stream_options", dict[str, Any])
             options = options if isinstance(options, Mapping) else {}
             changes["stream_options"] = {**options, "include_usage": True}

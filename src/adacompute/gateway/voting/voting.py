@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -59,11 +59,21 @@ _PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}
 
 
 class Voting:
-    """Serves the requests of one virtual model that can be voted on."""
+    """Serves the requests of one virtual model that can be voted on.
 
-    def __init__(self, engine: Engine, relay: Relay, account: Account, config: Config) -> None:
+    ``relays`` are those of the upstreams of arms, and of the model itself (None).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        relays: Mapping[str | None, Relay],
+        account: Account,
+        config: Config,
+    ) -> None:
         self.engine = engine
-        self._relay = relay
+        self._relays = relays
+        self.relay = relays[None]
         self._account = account
         self._sse_keepalive_s = config.sse_keepalive_s
         self._timeout_s = config.timeout_s
@@ -130,10 +140,7 @@ class Voting:
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> RequestModel:
         """Return the model with the client's headers, except those that make samples equal."""
-        headers: dict[str, str] = {}
-        for name, value in self._relay.request_headers(exchange.headers_without_compression):
-            if name not in IDEMPOTENCY_HEADERS:
-                headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        headers = {arm: _join_headers(relay, exchange) for arm, relay in self._relays.items()}
         recorder = self._account.recorder(exchange, "vote")
         question = decision.session.question
         model = self.engine.request_model(request, headers, exchange.query, recorder, question)
@@ -211,7 +218,7 @@ class Voting:
         try:
             forwarded = await forward(
                 exchange,
-                self._relay,
+                self.relay,
                 body,
                 tracker,
                 headers=headers,
@@ -282,6 +289,15 @@ class Voting:
             }
             headers.append((b"x-adacompute-debug", json.dumps(debug).encode()))
         return headers
+
+
+def _join_headers(relay: Relay, exchange: Exchange) -> dict[str, str]:
+    """Return the client's headers for an upstream, with its key, each name once."""
+    headers: dict[str, str] = {}
+    for name, value in relay.request_headers(exchange.headers_without_compression):
+        if name not in IDEMPOTENCY_HEADERS:
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 def _write_reply(request: VirtualRequest, outcome: Outcome) -> bytes:
