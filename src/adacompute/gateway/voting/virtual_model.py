@@ -56,6 +56,5 @@ class VirtualModel:
     @property
     def upstream_models(self) -> dict[str | None, SampledModel]:
         """What is sampled: None is every arm that has no model of its own here."""
-        found: dict[str | None, SampledModel] = dict(self.arm_models)
-        found[None] = SampledModel(self.upstream, self.model, self.capabilities)
-        return found
+        own = SampledModel(self.upstream, self.model, self.capabilities)
+        return {None: own} | dict(self.arm_models)
