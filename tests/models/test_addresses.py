@@ -157,7 +157,7 @@ def test_large_bodies_go_by_their_first_bytes() -> None:
     text = "x" * MAX_PARSED_BYTES
     asked = [body(messages=[user("a"), user(text + end)]) for end in "ab"]
     assert prompt_key(asked[0]) == prompt_key(asked[1])
-    assert prompt_key(asked[0]) != prompt_key(body(messages=[user("b"), user(text)]))
+    assert prompt_key(asked[0]) != prompt_key(body(messages=[user("a"), user("y" + text)]))
     many = [body(messages=[{}] * (MAX_MESSAGE_ELEMENTS + more)) for more in (0, 100)]
     assert prompt_key(many[0]) == prompt_key(many[1])
 
