@@ -763,8 +763,9 @@ def test_a_drift_beyond_the_threshold_is_logged_once_per_minute(
     monkeypatch.setattr("adacompute.gateway.accounting.account.MIN_DRIFT_REQUESTS", 3)
     own = load_bundle(bundle(tmp_path / "p", FixedRule(2)))
     n = question_features(own, "2").shape[1]
-    known = ((), ()) if std is None else ((-1.0,) * n, (std,) * n)  # without features, it is 1
-    save_bundle(dataclasses.replace(own, baseline=Baseline(*known, 0.5, 0.0)), tmp_path / "p")
+    n_known = 0 if std is None else n  # without features, the drift is 1
+    baseline = Baseline((-1.0,) * n_known, (std or 0.0,) * n_known, 0.5, 0.0)
+    save_bundle(dataclasses.replace(own, baseline=baseline), tmp_path / "p")
     with serving(tmp_path / "p") as (upstream, port):
         upstream.answer(reply("4"))
         for _ in range(6):
