@@ -21,6 +21,7 @@ from adacompute.gateway.requests.fields import (
     Field,
     describe,
     names_with,
+    types_of,
 )
 from adacompute.models.body import DROP, WrongType, check_types
 from adacompute.models.messages import UpstreamKind
@@ -172,7 +173,7 @@ def judge(
         name = min(unknown)
         raise BadRequest(f"the field {name[:_SHOWN]!r} is not known, so it is not allowed", name)
     try:
-        check_types(fields, {name: one.type for name, one in known.items()})
+        check_types(fields, types_of(terms.kind, path))
     except WrongType as error:
         raise BadRequest(str(error), error.field) from None
     tier = _check_prices(fields, terms, model)
@@ -324,7 +325,7 @@ def _count_samples(
         )
     changes: dict[str, Any] = {}
     if "n_cmpl" in fields:
-        changes = {"n": given, "n_cmpl": DROP}
+        changes = {"n": DROP if given is None else given, "n_cmpl": DROP}
     return changes, n, n_prompts
 
 
