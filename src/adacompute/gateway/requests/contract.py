@@ -167,13 +167,13 @@ def judge(
 
     The length of completions is written here only where there is a limit.
     """
-    known = describe(terms.kind, path)
-    unknown = fields.keys() - known.keys() - terms.allowed_fields
-    if unknown := {name for name in unknown if fields[name] is not None}:
-        name = min(unknown)
-        raise BadRequest(f"the field {name[:_SHOWN]!r} is not known, so it is not allowed", name)
+    types = types_of(terms.kind, path)
+    for name, value in fields.items():
+        if name not in types and value is not None and name not in terms.allowed_fields:
+            shown = name[:_SHOWN]
+            raise BadRequest(f"the field {shown!r} is not known, so it is not allowed", shown)
     try:
-        check_types(fields, types_of(terms.kind, path))
+        check_types(fields, types)
     except WrongType as error:
         raise BadRequest(str(error), error.field) from None
     tier = _check_prices(fields, terms, model)
