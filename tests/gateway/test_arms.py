@@ -82,6 +82,11 @@ def test_arms_with_one_prompt_keep_that_of_the_client() -> None:
     texts = [ArmSettings(n, n, Template(f"{n}: {{question}}", chat=False)) for n in ("a", "b")]
     assert edit_request(texts, "2?", is_chat=False)["b"].fields == {"prompt": "b: 2?"}
     assert edit_request(texts, "2?", is_chat=True)["b"].fields == {}
+    own = ArmSettings("b", "b", Template("Think. {question}"), Settings(effort="low", max_tokens=9))
+    edits = edit_request([same[0], own], "2?", is_chat=True, is_response=True)
+    asked = [{"role": "user", "content": "Think. 2?"}]
+    expected = {"input": asked, "max_output_tokens": 9, "reasoning": {"effort": "low"}}
+    assert edits["b"].fields == expected
 
 
 def test_arms_are_saved_with_the_bundle(tmp_path: Path) -> None:

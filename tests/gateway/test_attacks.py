@@ -20,9 +20,10 @@ import pytest
 
 from adacompute.core.errors import ConfigError, ModelError
 from adacompute.gateway.requests.clients import ClientLimits, Clients
-from adacompute.gateway.requests.contract import Forbidden, Limits
+from adacompute.gateway.requests.contract import Limits
 from adacompute.gateway.requests.openai_replies import add_models
 from adacompute.gateway.requests.reading import Arrival, read_request
+from adacompute.gateway.requests.refusals import Forbidden
 from adacompute.gateway.requests.rules import Rules
 from adacompute.gateway.settings.config import make_config
 from adacompute.models.calls import UNTRACKED
@@ -541,10 +542,21 @@ def test_no_client_asks_for_more_choices_than_one_request_may_draw(
 
 
 def test_a_file_that_looks_like_a_large_body_is_forwarded() -> None:
-    rules, arrival = Rules(Limits(max_samples=1)), Arrival("POST", "/v1/files", "-")
+    rules = Rules(Limits(max_samples=1), paths=["POST /v1/files"])
+    arrival = Arrival("POST", "/v1/files", "-")
     read_request(rules, arrival, b'--x\r\n"n"' + b"[,{" * 200_000)
     with pytest.raises(Forbidden):
         read_request(rules, arrival, b'{"x": [' + b"1," * 400_000 + b'1], "n": 2}')
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1/files", "/v1//completions"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+def test_a_path_that_is_not_described_is_refused_under_limits(method: str, path: str) -> None:
+    rules = Rules(Limits(max_output_tokens=1), paths=["POST /v1/audio/speech"])
+    with pytest.raises(Forbidden):
+        read_request(rules, Arrival(method, path, "-"), b"{}")
+    read_request(rules, Arrival("POST", "/v1/audio/speech", "-"), b"{}")
+    read_request(Rules(), Arrival(method, path, "-"), b"{}")
 
 
 def test_the_requests_of_a_minute_are_limited_across_workers(

@@ -13,16 +13,17 @@ from typing import Any, get_args
 
 import pytest
 
-from adacompute.gateway.requests.contract import BadRequest, Forbidden, Limits, Terms
+from adacompute.gateway.requests.contract import Limits, Terms
 from adacompute.gateway.requests.fields import (
     CHAT,
     COMPLETIONS,
     DESCRIBED,
     EMBEDDINGS,
     describe,
-    length_field,
+    length_fields,
 )
 from adacompute.gateway.requests.reading import Arrival, ReadRequest, read_request
+from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.requests.rules import CapRule, ClientRules, ModelRules, Rules
 from adacompute.models.messages import Capabilities, UpstreamKind
 from adacompute.models.responses_format import RESPONSES
@@ -36,6 +37,7 @@ for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client", "msgspec"):
 Launch = Callable[..., AbstractContextManager[int]]
 KINDS: tuple[UpstreamKind, ...] = get_args(UpstreamKind)
 MAX_SAMPLES, MAX_TOKENS = 8, 50
+KNOWN = (Capabilities(), Capabilities(max_tokens="honoured", max_completion_tokens="ignored"))
 HOSTILE: tuple[Any, ...] = (
     "60",
     60,
@@ -76,7 +78,7 @@ def rules(kind: UpstreamKind = "generic", **limits: Any) -> Rules:
         {"virtual": ModelRules()},
         {"alone": ClientRules(Limits(is_isolated=True))},
         [CapRule(None, None, bounds_prompt=True)],
-        Terms(kind, length_field(kind, CHAT, Capabilities())),
+        terms=Terms(kind, length_fields(kind, CHAT, KNOWN[kind == "generic"])),
     )
 
 
@@ -101,7 +103,7 @@ def test_every_kind_describes_every_endpoint() -> None:
 def test_no_value_of_any_field_exceeds_what_is_reserved(kind: UpstreamKind, path: str) -> None:
     given, n_accepted = rules(kind), 0
     honoured = {COMPLETIONS: "max_tokens", RESPONSES: "max_output_tokens"}.get(
-        path, given.terms.length_field
+        path, given.terms.length_fields[0]
     )
     for name in [*describe(kind, path), "anything"]:
         for value in HOSTILE:
@@ -125,6 +127,19 @@ def test_no_value_of_any_field_exceeds_what_is_reserved(kind: UpstreamKind, path
                 assert served.factor == 1, (name, value)
                 assert bound.completion_tokens <= MAX_SAMPLES * MAX_TOKENS
     assert n_accepted > 100
+
+
+UNBOUNDED: list[dict[str, Any]] = [
+    {"role": "user", "content": [{"type": "video_url"}]},
+    {"role": "user", "content": [{"video_url": "http://127.0.0.1:1"}]},
+    {"role": "user", "content": [{"type": "text", "text": "x", "video_url": "http://127.0.0.1:1"}]},
+    {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "x"}}]},
+    {"role": "user", "content": [{"type": []}]},
+    {"role": "user", "content": [["x"]]},
+    {"role": "user", "content": {"type": "video_url"}},
+    {"role": "user", "content": "x", "images": ["x"]},
+]
+"""Messages whose tokens are not known."""
 
 
 @pytest.mark.parametrize(
@@ -152,7 +167,18 @@ def test_no_value_of_any_field_exceeds_what_is_reserved(kind: UpstreamKind, path
         (CHAT, {"chat_template": "{% for i in range(9) %}x{% endfor %}"}, "chat_template"),
         (CHAT, {"use_beam_search": True}, "use_beam_search"),
         (CHAT, {"anything": 1}, "anything"),
-        (CHAT, {"messages": [{"role": "user", "content": [{"type": "video_url"}]}]}, "content"),
+        (CHAT, {"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs"),
+        (CHAT, {"chat_template_kwargs": {"documents": ["x"]}}, "chat_template_kwargs"),
+        (CHAT, {"thinking": {"budget_tokens": 9_000}}, "thinking"),
+        (CHAT, {"reasoning": {"max_tokens": 9_000}}, "reasoning"),
+        (CHAT, {"n": 10**400}, "n"),
+        (CHAT, {"model": "tool:web_search"}, "model"),
+        (RESPONSES, {"tools": [{"type": []}]}, "tools"),
+        (RESPONSES, {"tools": [{"googleSearch": {}}]}, "tools"),
+        (CHAT, {"tools": [{"type": "function", "googleSearch": {}}]}, "tools"),
+        (RESPONSES, {"input": [{"type": []}, "x"]}, "input"),
+        (EMBEDDINGS, {"input": [{"image": "http://127.0.0.1:1"}]}, "prompt"),
+        *((CHAT, {"messages": [one]}, "content") for one in UNBOUNDED),
     ],
 )
 def test_a_judged_request_is_refused_by_the_name_of_the_field(
@@ -171,6 +197,8 @@ def test_a_judged_request_is_refused_by_the_name_of_the_field(
         (CHAT, {"max_completion_tokens": 1}, {"max_tokens": 1}),
         (CHAT, {"max_tokens": 300, "max_completion_tokens": 20}, {"max_tokens": 20}),
         (CHAT, {"max_tokens": -1}, {"max_tokens": 50}),
+        (CHAT, {"max_tokens": 0}, {"max_tokens": 1}),
+        (CHAT, {"thinking_budget": 900}, {"thinking_budget": 50, "max_tokens": 50}),
         (CHAT, {"n": 3, "max_tokens": 7}, {"n": 3, "max_tokens": 7}),
         (CHAT, {"n_cmpl": 3}, {"n": 3, "max_tokens": 50}),
         (RESPONSES, {"max_tokens": 9}, {"max_output_tokens": 9}),
@@ -209,8 +237,11 @@ STORED = [
     {"background": True},
     {"input": [{"type": "item_reference", "id": "msg_1"}]},
     {"input": [{"id": "msg_1"}]},
+    {"input": [{"id": "msg_1", "type": "message", "role": "user", "content": None}]},
+    {"vector_store_ids": ["vs_1"]},
     {"input": [{"type": "reasoning", "id": "rs_1", "summary": []}]},
     {"input": [{"type": "image_generation_call", "id": "ig_1"}]},
+    {"tools": [{"type": "retrieval", "parameters": {"container": "c_1"}}]},
     {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}]},
     {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]}]},
     {"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]},
@@ -225,7 +256,7 @@ STORED = [
 def test_references_to_stored_data_are_refused_at_any_depth(
     fields: dict[str, Any], client: str
 ) -> None:
-    with pytest.raises(Forbidden):
+    with pytest.raises(BadRequest):
         read(RESPONSES, fields, client)
     with pytest.raises(Forbidden) as caught:
         read(RESPONSES, fields, given=Rules())  # nothing else is judged
@@ -242,15 +273,74 @@ def test_names_that_a_client_defines_are_no_references() -> None:
         {"type": "function_call_output", "call_id": "c", "output": "file_id"},
         {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "text"}]},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
+        {"type": "web_search_call", "id": "ws_1", "action": {"type": "search"}},
+        {"type": "computer_call_output", "call_id": "c", "output": {"type": "screenshot"}},
     ]
+    read(RESPONSES, {"tools": [tool], "input": items}, given=Rules())
+    items = items[:-1]
     read(RESPONSES, {"tools": [tool], "input": items})
     read(CHAT, {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]})
 
 
-def test_a_file_of_a_chat_is_a_reference() -> None:
-    part = {"type": "file", "file": {"file_id": "file-1"}}
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": [{"type": "file", "file": {"file_id": "file-1"}}]},
+        {"content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]},
+        {"content": [{"type": "image_url", "image_url": {"url": "gs://bucket/x"}}]},
+        {"content": [{"type": "image_url", "uuid": "cached"}]},
+        {"content": None, "audio": {"id": "audio_1"}},
+    ],
+    ids=str,
+)
+def test_a_chat_does_not_refer_to_stored_data(message: dict[str, Any]) -> None:
     with pytest.raises(Forbidden):
-        read(CHAT, {"messages": [{"role": "user", "content": [part]}]}, given=Rules())
+        read(CHAT, {"messages": [{"role": "user", **message}]}, given=Rules())
+
+
+STORED_BODY = '{"model": "other", "input": "2?", "previous_response_id": "resp_1"}'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xef\xbb\xbf" + STORED_BODY.encode(),
+        STORED_BODY.encode("utf-16"),
+        STORED_BODY.encode("utf-16-le"),
+        STORED_BODY.replace('"2?"', "NaN").encode(),
+        STORED_BODY.replace('"2?"', "1" * 5_000).encode(),
+        STORED_BODY.replace("2?", "\t").encode(),
+        STORED_BODY.encode() + b"x",
+        b"\xff" + STORED_BODY.encode(),
+    ],
+)
+def test_a_body_that_others_may_understand_is_refused_where_something_is_restricted(
+    data: bytes,
+) -> None:
+    with pytest.raises(BadRequest):
+        read(RESPONSES, data, given=Rules())
+    capped = Rules(
+        models={"other": ModelRules()}, caps=[CapRule(None, "other", bounds_prompt=True)]
+    )
+    with pytest.raises(BadRequest):
+        read(CHAT, data, given=capped)
+    arrival = Arrival("POST", "/v1/responses", "ann", coding="gzip")
+    with pytest.raises(BadRequest, match="compressed"):
+        read_request(Rules(), arrival, STORED_BODY.encode())
+
+
+def test_stored_prompts_have_no_bound_under_a_cap() -> None:
+    with pytest.raises(Forbidden):
+        read(RESPONSES, {"previous_response_id": "resp_1"}, given=rules(allows_stored=True))
+
+
+def test_both_spellings_are_written_while_it_is_not_known_which_is_honoured() -> None:
+    known = Capabilities()
+    assert length_fields("generic", CHAT, known) == ("max_tokens", "max_completion_tokens")
+    given = Rules(Limits(max_output_tokens=5), terms=Terms(length_fields=("a", "b")))
+    data = b'{"model": "other", "messages": []}'
+    sent, _ = read(CHAT, data, given=given).for_upstream(data)
+    assert json.loads(sent) == {"model": "other", "messages": [], "a": 5, "b": 5}
 
 
 @pytest.mark.parametrize(
@@ -379,6 +469,7 @@ def test_headers_that_choose_a_payer_or_target_are_removed(
     (received,) = upstream.received
     names = {name.lower() for name, _ in received.headers}
     assert "x-trace" in names
+    assert received.values("content-type") == ["application/json"]
     assert not names & {name.lower().replace("_", "-") for name in chosen} - {"x-trace"}
 
 
@@ -396,6 +487,8 @@ def test_an_isolated_client_chooses_neither_payer_nor_storage(
 # Bounded work.
 
 LARGE: dict[str, bytes] = {
+    "a field twice": b"{%b}" % b",".join([b'"%d":1' % (n % 4095) for n in range(4096)]),
+    "many below the limit": b'{"messages":[%b]}' % b",".join([b"[]"] * 1_900),
     "2.8 MB of fields": b"{%b}" % b",".join(b'"f%d":1' % n for n in range(290_000)),
     "26 MB of fields": b"{%b}" % b",".join(b'"f%d":"%b"' % (n, b"x" * 78) for n in range(290_000)),
     "fields in objects": b'{"messages":[%b]}' % b",".join([b'{"a":1,"b":2}'] * 1_000_000),

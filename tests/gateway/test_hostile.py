@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from adacompute.gateway.connection.exchange import Receive, Scope, Send
 from adacompute.gateway.forwarding.passthrough import MAX_BUFFERED
 from adacompute.gateway.forwarding.usage_reader import DECOMPRESSED_CHUNK, MAX_KEPT, UsageReader
-from adacompute.gateway.requests.contract import BadRequest
 from adacompute.gateway.requests.openai_replies import add_models
 from adacompute.gateway.requests.openai_requests import has_dot_segments
 from adacompute.gateway.requests.reading import Arrival, read_request
+from adacompute.gateway.requests.refusals import BadRequest
 from adacompute.gateway.requests.rules import ModelRules, Rules
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.engine import Engine
@@ -129,7 +129,7 @@ def spell(parts: list[tuple[str, Any, str, str, str]], *, ascii_only: bool) -> b
 
 
 def raws(body: Body) -> list[tuple[str, str]]:
-    return [(one.name, body.data.decode()[one.begin : one.end]) for one in body._members]
+    return [(one.name, body.data[one.begin : one.end].decode()) for one in body._members]
 
 
 @given(st.binary() | st.text().map(str.encode) | values.map(json.dumps).map(str.encode))

@@ -13,8 +13,8 @@ from adacompute.core.errors import AdaComputeError, ModelError, ModelTimeout, Ra
 from adacompute.gateway.accounting.caps import NotPriced
 from adacompute.gateway.connection.bodies_in_flight import TooManyBytes
 from adacompute.gateway.connection.exchange import JSON, Exchange, TooLarge
-from adacompute.gateway.requests.contract import BadRequest, Forbidden
 from adacompute.gateway.requests.openai_replies import write_error
+from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.voting.request_model import UpstreamRejected
 from adacompute.models.endpoint import Unavailable
 from adacompute.spending.meter import CapReached

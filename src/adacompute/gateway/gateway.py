@@ -53,7 +53,7 @@ from adacompute.gateway.forwarding.usage_reader import decompress
 from adacompute.gateway.processes.operator_pages import READY
 from adacompute.gateway.requests.admission import Admission
 from adacompute.gateway.requests.clients import Clients
-from adacompute.gateway.requests.fields import CHAT, length_field
+from adacompute.gateway.requests.fields import CHAT, length_fields
 from adacompute.gateway.requests.large_bodies import LargeBodies, is_large
 from adacompute.gateway.requests.openai_replies import add_models
 from adacompute.gateway.requests.openai_requests import (
@@ -218,8 +218,8 @@ class Gateway:
         kind: UpstreamKind = known[0].kind if len(kinds) == 1 else "generic"
         if self.config.upstream_kind is not None:
             kind = cast("UpstreamKind", self.config.upstream_kind)
-        spelling = length_field(kind, CHAT, known[0])
-        terms = replace(self._rules.terms, kind=kind, length_field=spelling)
+        spellings = length_fields(kind, CHAT, known[0])
+        terms = replace(self._rules.terms, kind=kind, length_fields=spellings)
         self._rules = replace(self._rules, terms=terms)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -284,12 +284,12 @@ class Gateway:
             max_bytes=int(self.config.max_body_mb * MB),
             timeout_s=self.config.body_timeout_s,
         )
-        found = await self._read(exchange, body)
-        if found.judged is not None:
-            for header in exchange.remove_choices():
-                self.account.metrics.count("removed_headers_total", header)
-        request = found.virtual
         async with exchange.cancel_on_disconnect():
+            found = await self._read(exchange, body)
+            request = found.virtual
+            if found.is_restricted:
+                n_removed = exchange.remove_choices(is_json=found.judged is not None)
+                self.account.metrics.count("removed_headers_total", by=n_removed)
             if exchange.method == "GET" and exchange.path == "/v1/models":
                 await self._list_models(exchange)
                 return
@@ -306,7 +306,8 @@ class Gateway:
     async def _read(self, exchange: Exchange, body: bytes) -> ReadRequest:
         """Read a request; a large body is read in a process of its own."""
         budget = exchange.header(BUDGET_HEADER)
-        arrival = Arrival(exchange.method, exchange.path, exchange.client, budget)
+        coding = exchange.header("content-encoding") or "identity"
+        arrival = Arrival(exchange.method, exchange.path, exchange.client, budget, coding.lower())
         if is_large(body) and needs_parsing(self._rules, arrival, body):
             return await self._large_bodies.read(self._rules, arrival, body)
         return read_request(self._rules, arrival, body)

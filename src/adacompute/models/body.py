@@ -2,7 +2,7 @@ r"""Body: a JSON object as its sender wrote it, of which single fields can be re
 
 A gateway must forward what it received: fields it does not know, numbers as they were written, the
 order of everything. So a body is never serialised again. Fields that must change are replaced in
-the text, and every other character stays. A body is parsed once, by the parser of Python's
+the bytes, and every other byte stays. A body is parsed once, by the parser of Python's
 standard library, which is written in C, and within limits: on fields per object, on fields
 altogether, and none twice in one object, at any depth, because parsers differ on which one counts.
 This is the only module that uses msgspec, by which values become types. It knows nothing of what
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -48,7 +49,8 @@ _COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
 _NEXT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
 _CLOSE = re.compile(r"[ \t\n\r]*\}[ \t\n\r]*")
 _PAIR = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_ESCAPE = re.compile(r"\\(?:" + _PAIR + r"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL)
+_NO_SURROGATE = r"[^\\]|\\(?:" + _PAIR + r"|u(?![dD][89a-fA-F][0-9a-fA-F]{2})|[^u])"
+_ESCAPE = re.compile(f"((?:{_NO_SURROGATE})++)|\\\\u....", re.DOTALL)
 
 
 class InvalidBody(ValueError):  # noqa: N818 - it says what the body is
@@ -71,7 +73,7 @@ class WrongType(ValueError):  # noqa: N818 - it says what the field has
 
 
 class _Member(NamedTuple):
-    """Positions of a field in the text: its name, its value and the end of its value."""
+    """Positions of a field in the bytes: its name, its value and the end of its value."""
 
     name: str
     begin: int
@@ -86,7 +88,7 @@ def count_elements(data: bytes) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A JSON object: its bytes, the values of its fields, and where they are in its text."""
+    """A JSON object: its bytes, the values of its fields, and where they are in its bytes."""
 
     data: bytes
     fields: Mapping[str, Any]
@@ -103,6 +105,8 @@ class Body:
             if "\\u" in text:
                 text = _without_lone_surrogates(text)
             fields, members = _parse_object(text)
+            if len(text) < len(data):
+                members = _to_bytes(text, members)
         except InvalidBody:
             raise
         except (ValueError, RecursionError, StopIteration):
@@ -126,7 +130,7 @@ class Body:
         """Return the value of a field as it is written; empty if it is missing."""
         for member in self._members:
             if member.name == name:
-                return self.data.decode()[member.value : member.end].encode()
+                return self.data[member.value : member.end]
         return b""
 
     def without_text(self, long_names: Collection[str], *, max_chars: int) -> Body:
@@ -150,22 +154,22 @@ class Body:
 
     def edit(self, changes: Mapping[str, Any]) -> bytes:
         """Return the body with some fields changed, left out, or added at its end."""
-        text, members = self.data.decode(), self._members
-        after = members[0].begin if members else text.index("{") + 1
-        written = [text[:after]]
+        data, members = memoryview(self.data), self._members
+        after = members[0].begin if members else self.data.index(b"{") + 1
+        written: list[bytes | memoryview] = [data[:after]]
         for member in members:
-            space, after = text[after : member.begin], member.end
-            value = text[member.value : member.end]
+            space, after = data[after : member.begin], member.end
+            value: bytes | memoryview = data[member.value : member.end]
             if member.name in changes:
                 if changes[member.name] is DROP:
                     continue
                 value = _write(changes[member.name])
-            written += [space if len(written) > 1 else "", text[member.begin : member.value]]
+            written += [space if len(written) > 1 else b"", data[member.begin : member.value]]
             written += [value]
-        for name, value in changes.items():
-            if name not in self.fields and value is not DROP:
-                written += [", " if len(written) > 1 else "", _write(name), ": ", _write(value)]
-        return "".join([*written, text[after:]]).encode()
+        for name, new in changes.items():
+            if name not in self.fields and new is not DROP:
+                written += [b", " if len(written) > 1 else b"", _write(name), b": ", _write(new)]
+        return b"".join([*written, data[after:]])
 
 
 def check_types(values: Mapping[str, Any], types: Mapping[str, Any]) -> None:
@@ -269,8 +273,8 @@ def _parse_object(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
         _check_counts(len(pairs), n_left)
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            _refuse_twice(next(name for name in found if names.count(name) > 1))
+            counts = Counter(name for name, _ in pairs)
+            _refuse_twice(next(name for name, count in counts.items() if count > 1))
         return found
 
     decoder = json.JSONDecoder(object_pairs_hook=collect, parse_constant=_refuse_constant)
@@ -322,13 +326,26 @@ def _without_lone_surrogates(text: str) -> str:
     >>> _without_lone_surrogates(r'"\ud83d\ude00 \ud83d \\ud83d"')
     '"\\ud83d\\ude00 \\ufffd \\\\ud83d"'
     """
-    return _ESCAPE.sub(lambda match: r"\ufffd" if match.group(1) else match.group(), text)
+    return _ESCAPE.sub(lambda match: match.group(1) or r"\ufffd", text)
 
 
-def _write(value: Any) -> str:  # noqa: ANN401 - JSON
+def _to_bytes(text: str, members: tuple[_Member, ...]) -> tuple[_Member, ...]:
+    """Return positions in a text as those in its bytes."""
+    at, at_byte = 0, 0
+    found: list[_Member] = []
+    for member in members:
+        places = []
+        for place in (member.begin, member.value, member.end):
+            at_byte += len(text[at:place].encode())
+            at = place
+            places.append(at_byte)
+        found.append(_Member(member.name, *places))
+    return tuple(found)
+
+
+def _write(value: Any) -> bytes:  # noqa: ANN401 - JSON
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
-        text.encode()
+        return text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair can only be written escaped
-        return json.dumps(value, separators=(",", ":"))
-    return text
+        return json.dumps(value, separators=(",", ":")).encode()

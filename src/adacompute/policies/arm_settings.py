@@ -56,11 +56,12 @@ class ArmEdits:
 
 
 def edit_request(
-    arms: Sequence[ArmSettings], question: str | None, *, is_chat: bool
+    arms: Sequence[ArmSettings], question: str | None, *, is_chat: bool, is_response: bool = False
 ) -> dict[str, ArmEdits]:
     """Return the edits of each arm, for a request about a question.
 
-    The prompt changes only where arms have different templates and the question is known.
+    The prompt changes only where arms have different templates and the question is known. With
+    ``is_response``, the fields are those of the Responses API.
     """
     own_prompts = question is not None and len({arm.template for arm in arms}) > 1
     found = {}
@@ -72,7 +73,7 @@ def edit_request(
                 fields["messages"] = list(prompt.messages)
             elif not is_chat and prompt.text is not None:
                 fields["prompt"] = prompt.text
-        found[arm.name] = ArmEdits(arm.model, fields)
+        found[arm.name] = ArmEdits(arm.model, _as_response(fields) if is_response else fields)
     return found
 
 
@@ -98,6 +99,14 @@ def _settings_fields(arm: ArmSettings, arms: Sequence[ArmSettings]) -> dict[str,
         if any(other != value for other in values) and value not in (None, ()):
             fields[name] = list(value) if isinstance(value, tuple) else value
     return fields | dict(own.extra)
+
+
+def _as_response(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a chat as those of the Responses API."""
+    names = {"messages": "input", "max_tokens": "max_output_tokens"}
+    found = {names.get(name, name): value for name, value in fields.items()}
+    effort = found.pop("reasoning_effort", None)
+    return found if effort is None else {**found, "reasoning": {"effort": effort}}
 
 
 def read_template(content: Mapping[str, Any]) -> Template:

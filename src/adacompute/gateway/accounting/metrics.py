@@ -91,8 +91,8 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("cap",),
     ),
     "removed_headers_total": (
-        "Headers and parts of queries that choose a payer or target, removed from requests.",
-        ("header",),
+        "Headers and parts of queries that may choose a payer or target, removed from requests.",
+        (),
     ),
     "worker_deaths_total": ("Worker processes that died and were replaced.", ()),
     "reloads_total": ("Configurations read again, by result: applied or rejected.", ("result",)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
@@ -40,27 +41,15 @@ NO_MODEL = "-"
 
 OWN_HEADERS = b"x-adacompute-"
 
-CHOOSING_HEADERS = (
-    "openai-organization",
-    "openai-project",
-    "helicone-",
-    "x-portkey-",
-    "x-litellm-",
-    "x-openrouter-",
-    "cf-aig-",
-    "x-goog-user-project",
-    "x-target-",
-    "x-upstream-",
-    "x-forwarded-",
-    "x-original-",
-    "x-rewrite-",
-    "x-http-method-override",
-    "idempotency-key",
-    "x-idempotency-key",
+KEPT_HEADERS = re.compile(
+    rb"accept(-.*)?|authorization|content-(type|length)|user-agent|traceparent|tracestate|baggage"
+    rb"|b3|x-b3-.*|x-datadog-.*|x-trace(-.*)?|sentry-trace|x-request-id|x-correlation-id"
+    rb"|x-client-request-id|x-stainless-.*|openai-beta|anthropic-(version|beta)|host|connection"
+    rb"|x-adacompute-.*"
 )
-"""Headers, and beginnings of headers, that choose a payer, a target or a stored reply."""
+"""Headers that choose neither a payer nor a target nor a stored reply."""
 
-KEPT_PARAMETERS = (b"api-version", b"beta")
+KEPT_PARAMETERS = re.compile(rb"(api-version|beta)=[\w.-]*")
 """Parameters of a query that choose neither."""
 
 WATCH_DISCONNECT = "adacompute.watch_disconnect"
@@ -77,12 +66,6 @@ EVENT_STREAM = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-
-
-def choosing_family(name: bytes) -> str | None:
-    """Return the entry of ``CHOOSING_HEADERS`` that a header belongs to, if there is one."""
-    text = name.decode("latin-1").lower()
-    return next((one for one in CHOOSING_HEADERS if text.startswith(one)), None)
 
 
 class TooLarge(Exception):  # noqa: N818 - it names the state
@@ -150,14 +133,19 @@ class Exchange:
         """The request's headers without our own."""
         return [(name, value) for name, value in self._headers if not name.startswith(OWN_HEADERS)]
 
-    def remove_choices(self) -> list[str]:
-        """Remove headers and parts of the query that choose a payer or target; return which."""
-        removed = [family for name, _ in self._headers if (family := choosing_family(name))]
-        self._headers = [one for one in self._headers if not choosing_family(one[0])]
+    def remove_choices(self, *, is_json: bool) -> int:
+        """Remove headers and parts of the query that may choose a payer or target; return how many.
+
+        With ``is_json``, the type of the body is written anew: servers read some as forms.
+        """
+        kept = [one for one in self._headers if KEPT_HEADERS.fullmatch(one[0])]
         parts = self._query.split(b"&") if self._query else []
-        kept = [part for part in parts if part.partition(b"=")[0] in KEPT_PARAMETERS]
-        self._query = b"&".join(kept)
-        return removed + ["query"] * (len(parts) - len(kept))
+        kept_parts = [part for part in parts if KEPT_PARAMETERS.fullmatch(part)]
+        n_removed = len(self._headers) - len(kept) + len(parts) - len(kept_parts)
+        if is_json:
+            kept = [JSON, *(one for one in kept if one[0] != b"content-type")]
+        self._headers, self._query = kept, b"&".join(kept_parts)
+        return n_removed
 
     @cached_property
     def request_id(self) -> str:

@@ -3,26 +3,27 @@
 A request that is voted on, or to which a cap, a limit or isolation applies, is *judged*: the number
 and the length of its completions are written by the gateway, in the one spelling that the upstream
 takes; fields that are not known, of the wrong type, or that choose a price, a payer or stored data
-are refused by name. References to stored data are found at any depth. It knows fields, not bytes,
-and sends nothing.
+are refused by name. It knows fields, not bytes, and sends nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from adacompute.gateway.requests.contents import IMAGE_TOKENS, count_images
 from adacompute.gateway.requests.fields import (
     COMPLETIONS,
     EMBEDDINGS,
+    LENGTHS,
     OPTIONS,
-    Effect,
-    Field,
-    describe,
+    THINKING,
     names_with,
     types_of,
 )
+from adacompute.gateway.requests.references import check_stored
+from adacompute.gateway.requests.refusals import BadRequest, Forbidden, show
 from adacompute.models.body import DROP, WrongType, check_types
 from adacompute.models.messages import UpstreamKind
 from adacompute.models.responses_format import RESPONSES
@@ -34,57 +35,31 @@ FREE_TIERS = (None, "auto", "default", "flex")
 TIER_SEPARATOR, TOOL_PREFIX = "@", "tool:"
 """Names in a file of token prices: ``MODEL@TIER`` and ``tool:TYPE``."""
 
-IMAGE_TOKENS = 50_000
-"""Tokens of a prompt that one image is taken to have at most."""
-
 MAX_TOOL_CALLS, TOOL_TOKENS = 8, 16_384
 """Calls of hosted tools in one request, and tokens of a prompt that one is taken to add at most."""
 
-_LENGTHS, _NUMBERS = names_with("length"), names_with("number")
-_LENGTH_SPELLINGS = frozenset(
-    name for name, one in describe("generic", RESPONSES).items() if one == Field(int, "length")
-)
-_STORED = frozenset(
+MAX_COUNT = 10**9
+"""Largest number of samples or tokens that is taken for one."""
+
+_PAYER = names_with("payer")
+_NO_LENGTH = names_with("length") - set(LENGTHS) - set(THINKING)
+_PRICED = ("web_search_options", "audio", "priority", "lora")
+_TOOL_NAMES = frozenset(
     {
-        "file_id",
-        "file_ids",
-        "vector_store_id",
-        "vector_store_ids",
-        "container",
-        "container_id",
-        "server_url",
-        "connector_id",
-        "previous_response_id",
-        "conversation",
-        "conversation_id",
-        "thread_id",
-        "assistant_id",
+        "type",
+        "function",
+        "custom",
+        "name",
+        "description",
+        "parameters",
+        "input_schema",
+        "strict",
+        "format",
+        "cache_control",
+        "defer_loading",
     }
 )
-_NOT_REFERENCES = frozenset({"parameters", "schema", "json_schema", "metadata", "arguments"})
-_CALLS = frozenset({"function_call", "custom_tool_call"})
-_INLINE_ITEMS = _CALLS | {"message", *(f"{name}_output" for name in _CALLS)}
-_TEXT_PARTS = frozenset(
-    {"text", "input_text", "output_text", "refusal", "input_audio", "reasoning_text"}
-)
-_IMAGES = frozenset({"image_url", "input_image"})
-_SHOWN = 100
-
-
-class BadRequest(Exception):  # noqa: N818 - it names what the client sent
-    """A request that is wrong; ``param`` names the wrong part."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
-
-
-class Forbidden(BadRequest):
-    """A request that the client may not send."""
-
-    def __init__(self, message: str, code: str, *, param: str | None = None) -> None:
-        super().__init__(message, param)
-        self.code = code
+_MAX_TEMPLATE_TEXT = 200
 
 
 @dataclass(frozen=True)
@@ -112,13 +87,13 @@ class Limits:
 class Terms:
     """What the operator and the upstream make of fields.
 
-    ``length_field`` is the spelling in which the upstream takes the largest output of a chat.
+    ``length_fields`` is the spelling in which the upstream takes the largest output of a chat.
     ``tool_costs`` are the prices of hosted tools, in billionths, and ``tiers`` the service tiers
     that have a price, by the model that a client asks for.
     """
 
     kind: UpstreamKind = "generic"
-    length_field: str = "max_tokens"
+    length_fields: tuple[str, ...] = ("max_tokens",)
     allowed_fields: frozenset[str] = frozenset()
     tool_costs: Mapping[str, int] = field(default_factory=dict)
     tiers: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -167,29 +142,24 @@ def judge(
 
     The length of completions is written here only where there is a limit.
     """
-    types = types_of(terms.kind, path)
-    for name, value in fields.items():
-        if name not in types and value is not None and name not in terms.allowed_fields:
-            shown = name[:_SHOWN]
-            raise BadRequest(f"the field {shown!r} is not known, so it is not allowed", shown)
-    try:
-        check_types(fields, types)
-    except WrongType as error:
-        raise BadRequest(str(error), error.field) from None
-    tier = _check_prices(fields, terms, model)
-    _refuse_set(fields, "payer", terms, "chooses who is asked, or who pays")
-    if not limits.allows_stored:
-        check_stored(fields, path, terms)
+    _check_fields(fields, path, terms)
+    check_payer(fields, terms.allowed_fields)
+    if limits.bounds_prompt or not limits.allows_stored:
+        check_stored(fields, path, terms.allowed_fields)
     if limits.is_isolated and fields.get("store"):
         raise Forbidden("'store' is not allowed", "stored_member", param="store")
+    tier = _check_prices(fields, terms, model)
     changes, n, n_prompts = _count_samples(fields, path, limits)
-    length, max_tokens = limit_output(fields, path, limits.max_output_tokens, terms.length_field)
-    n_images = _count_images(fields, path) if limits.bounds_prompt else 0
+    length, max_tokens = limit_output(fields, path, limits.max_output_tokens, terms.length_fields)
+    changes |= length | _limit_thinking(fields, limits.max_output_tokens)
+    n_images = count_images(fields, path) if limits.bounds_prompt else 0
     tool_cost, n_tool_calls = _price_tools(fields, path, terms)
     if n_tool_calls:
         changes["max_tool_calls"] = n_tool_calls
+    if OPTIONS in fields:
+        changes[OPTIONS] = DROP
     return Judged(
-        {**changes, **length, OPTIONS: DROP} if OPTIONS in fields else {**changes, **length},
+        changes,
         n=n,
         n_prompts=n_prompts,
         max_tokens=max_tokens,
@@ -199,41 +169,67 @@ def judge(
     )
 
 
+def _check_fields(fields: Mapping[str, Any], path: str, terms: Terms) -> None:
+    """Raise BadRequest if a field is not known, or of the wrong type."""
+    types = types_of(terms.kind, path)
+    for name, value in fields.items():
+        if name not in types and value is not None and name not in terms.allowed_fields:
+            raise BadRequest(f"the field {show(name)} is not known, so it is not allowed", name)
+    try:
+        check_types(fields, types)
+    except WrongType as error:
+        raise BadRequest(str(error), error.field) from None
+    if str(fields.get("model")).startswith(TOOL_PREFIX):
+        raise BadRequest("this is no name of a model", "model")
+    for name, value in (fields.get("chat_template_kwargs") or {}).items():
+        if name == "chat_template" or len(str(value)) > _MAX_TEMPLATE_TEXT:
+            message = "'chat_template_kwargs' is not allowed: it can change the template"
+            raise Forbidden(message, "field_not_allowed", param="chat_template_kwargs")
+
+
+def check_payer(fields: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
+    """Raise Forbidden if a request chooses who is asked, or who pays."""
+    for name in fields:
+        if name in _PAYER and fields[name] is not None and name not in allowed:
+            message = f"{name!r} is not allowed: it chooses who is asked, or who pays"
+            raise Forbidden(message, "field_not_allowed", param=name)
+
+
 def limit_output(
-    fields: Mapping[str, Any], path: str, limit: int | None, spelling: str
+    fields: Mapping[str, Any], path: str, limit: int | None, spellings: tuple[str, ...]
 ) -> tuple[dict[str, Any], int | None]:
     """Return changes after which completions have at most ``limit`` tokens, and the most they have.
 
-    ``spelling`` is the field that the upstream takes for a chat; other spellings are removed.
+    ``spellings`` are the fields that the upstream takes for a chat; others are removed. A limit of
+    0 means the prompt alone to one server and no limit to another: it is taken for 1.
     """
-    given = {name: fields[name] for name in _LENGTH_SPELLINGS & fields.keys()}
-    valid = [value for value in given.values() if type(value) is int and value > 0]
+    given = {name: fields[name] for name in LENGTHS if name in fields}
+    valid = [max(value, 1) for value in given.values() if type(value) is int and value >= 0]
     if limit is None:
-        return {}, min(valid, default=None)
+        found = min(valid, default=None)
+        return {}, None if found is None or found > MAX_COUNT else found
     if path == EMBEDDINGS:
         return dict.fromkeys(given, DROP), None
-    name = {COMPLETIONS: "max_tokens", RESPONSES: "max_output_tokens"}.get(path, spelling)
-    written = min([*valid, limit])
-    changes: dict[str, Any] = dict.fromkeys(given.keys() - {name}, DROP)
-    if given.get(name) != written or type(given[name]) is not int:
-        changes[name] = written
+    known = {COMPLETIONS: ("max_tokens",), RESPONSES: ("max_output_tokens",)}
+    names, written = known.get(path, spellings), min([*valid, limit])
+    changes: dict[str, Any] = dict.fromkeys(given.keys() - set(names), DROP)
+    for name in names:
+        if given.get(name) != written or type(given[name]) is not int:
+            changes[name] = written
     return changes, written
 
 
-def check_stored(fields: Mapping[str, Any], path: str, terms: Terms | None = None) -> None:
-    """Raise Forbidden if a request refers to what the upstream stores, for whichever client."""
-    _refuse_set(fields, "stored", terms or Terms(), "refers to stored data", path)
-    for part in ("input", "messages", "tools", "tool_choice"):
-        for found in _walk(fields.get(part)):
-            names = [name for name in _STORED & found.keys() if found[name] is not None]
-            if names:
-                _refuse_stored(min(names))
-            if found.get("type") == "item_reference":
-                _refuse_stored("item_reference")
-    items = fields.get("input") if path == RESPONSES else None
-    for item in items if isinstance(items, list) else ():
-        if isinstance(item, dict) and _is_reference(item):
-            _refuse_stored("id")
+def _limit_thinking(fields: Mapping[str, Any], limit: int | None) -> dict[str, int]:
+    """Return changes after which hidden reasoning has at most ``limit`` tokens."""
+    if limit is None:
+        return {}
+    for name, inner in (("thinking", "budget_tokens"), ("reasoning", "max_tokens")):
+        value = (fields.get(name) or {}).get(inner, 0)
+        if type(value) is not int or not 0 <= value <= limit:
+            message = f"'{name}.{inner}' must be at most {limit}"
+            raise Forbidden(message, "field_not_allowed", param=name)
+    given = {name: fields[name] for name in THINKING if fields.get(name) is not None}
+    return {name: limit for name, value in given.items() if not 0 <= value <= limit}
 
 
 def count_prompts(prompt: object) -> int:
@@ -257,50 +253,6 @@ def count_prompts(prompt: object) -> int:
     )
 
 
-def _refuse_set(
-    fields: Mapping[str, Any],
-    effect: Effect,
-    terms: Terms,
-    why: str,
-    path: str = RESPONSES,
-) -> None:
-    """Raise Forbidden for a field with an effect that is set, unless the operator allows it."""
-    known = describe("generic", path)
-    for name in fields.keys() - terms.allowed_fields:
-        is_set = fields[name] not in (None, False) and name != "store"
-        if is_set and name in known and known[name].effect == effect:
-            code = {"stored": "stored_member"}.get(effect, "field_not_allowed")
-            raise Forbidden(f"{name!r} is not allowed: it {why}", code, param=name)
-
-
-def _refuse_stored(name: str) -> None:
-    raise Forbidden(
-        f"{name!r} is not allowed: it refers to stored data", "stored_member", param=name
-    )
-
-
-def _is_reference(item: Mapping[str, Any]) -> bool:
-    """Whether an item of the input has an id, and not all of its content."""
-    kind = item.get("type")
-    if kind == "reasoning":
-        return not item.get("encrypted_content")
-    if kind is None:
-        return "content" not in item
-    return kind not in _INLINE_ITEMS
-
-
-def _walk(value: object) -> Iterator[Mapping[str, Any]]:
-    """Yield all objects in a value, but not those in which a client defines names of its own."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            yield one
-            waiting += [inner for name, inner in one.items() if name not in _NOT_REFERENCES]
-        elif isinstance(one, list):
-            waiting += [inner for inner in one if type(inner) in (dict, list)]
-
-
 def _count_samples(
     fields: Mapping[str, Any], path: str, limits: Limits
 ) -> tuple[dict[str, Any], int, int]:
@@ -308,13 +260,15 @@ def _count_samples(
     given = fields.get("n") if fields.get("n") is not None else fields.get("n_cmpl")
     counts = {"n": given, "best_of": fields.get("best_of")}
     for name, value in counts.items():
-        if value is not None and value < 1:
-            raise BadRequest(f"{name} must be 1 or more, got {value}", name)
+        if value is not None and not 1 <= value <= MAX_COUNT:
+            raise BadRequest(f"{name} must be from 1 to {MAX_COUNT:,}", name)
     if fields.get("use_beam_search"):
         message = "'use_beam_search' is not allowed: it changes the number of samples"
         raise Forbidden(message, "field_not_allowed", param="use_beam_search")
     n = max(value or 1 for value in counts.values())
-    n_prompts = count_prompts(fields.get("prompt")) if path == COMPLETIONS else 1
+    n_prompts = 1
+    if path in {COMPLETIONS, EMBEDDINGS}:
+        n_prompts = count_prompts(fields.get("prompt" if path == COMPLETIONS else "input"))
     limit = limits.max_samples
     if limit is not None and path != EMBEDDINGS and n * n_prompts > limit:
         name = "n" if n_prompts == 1 else "prompt"
@@ -332,31 +286,38 @@ def _count_samples(
 def _check_prices(fields: Mapping[str, Any], terms: Terms, model: str) -> str | None:
     """Return the service tier if it has a price of its own; Forbidden if a price is not known."""
     free = terms.allowed_fields
-    for name in ("web_search_options", "audio", "priority", "lora", *_LENGTHS - _LENGTH_SPELLINGS):
-        if fields.get(name) not in (None, False) and name not in free:
+    for name in (*_PRICED, *_NO_LENGTH):
+        value = fields.get(name)
+        if value is not None and value is not False and name not in free:
             message = f"{name!r} is not allowed: what it costs is not known"
             raise Forbidden(message, "field_not_allowed", param=name)
     if set(fields.get("modalities") or ()) - {"text"}:
         message = "'modalities' is not allowed: what it costs is not known"
         raise Forbidden(message, "field_not_allowed", param="modalities")
     tier = fields.get("service_tier")
-    if tier in FREE_TIERS or "service_tier" in free:
-        return None
-    if not isinstance(tier, str) or tier not in terms.tiers.get(model, ()):
-        message = f"the service tier {str(tier)[:_SHOWN]!r} is not allowed: it has no price"
+    if tier is not None and not isinstance(tier, str):
+        raise BadRequest("'service_tier' is of the wrong type: expected str", "service_tier")
+    priced = None if "service_tier" in free else priced_tier(tier)
+    if priced is not None and priced not in terms.tiers.get(model, ()):
+        message = f"the service tier {show(tier)} is not allowed: it has no price"
         raise Forbidden(message, "field_not_allowed", param="service_tier")
-    return tier
+    return priced
+
+
+def priced_tier(tier: object) -> str | None:
+    """Return a service tier with a price of its own, None if it has the price of the model."""
+    return None if tier in FREE_TIERS else str(tier)
 
 
 def _price_tools(fields: Mapping[str, Any], path: str, terms: Terms) -> tuple[int, int]:
     """Return the most that hosted tools cost, and how often they may be called."""
     costs, hosted = terms.tool_costs, []
     for tool in fields.get("tools") or ():
-        kind = tool.get("type", "function")
-        if kind in {"function", "custom"}:
+        kind = tool.get("type")
+        if isinstance(kind, str) and kind in {"function", "custom"} and tool.keys() <= _TOOL_NAMES:
             continue
         if not isinstance(kind, str) or kind not in costs or path != RESPONSES:
-            message = f"the tool {str(kind)[:_SHOWN]!r} is not allowed: it has no price"
+            message = f"the tool {show(kind)} is not allowed: it has no price"
             raise Forbidden(message, "field_not_allowed", param="tools")
         hosted.append(costs[kind])
     if not hosted:
@@ -364,19 +325,3 @@ def _price_tools(fields: Mapping[str, Any], path: str, terms: Terms) -> tuple[in
     n_calls = fields.get("max_tool_calls")
     n_calls = MAX_TOOL_CALLS if n_calls is None else min(max(n_calls, 1), MAX_TOOL_CALLS)
     return n_calls * max(hosted), n_calls
-
-
-def _count_images(fields: Mapping[str, Any], path: str) -> int:
-    """Return the number of images in a prompt; Forbidden for content whose size is not known."""
-    n_images = 0
-    items = fields.get("input" if path == RESPONSES else "messages")
-    for item in items if isinstance(items, list) else ():
-        for content in (item.get("content"), item.get("output")):
-            for part in content if isinstance(content, list) else ():
-                kind = part.get("type", "text") if isinstance(part, dict) else "text"
-                if kind in _IMAGES:
-                    n_images += 1
-                elif kind not in _TEXT_PARTS:
-                    message = f"content of type {str(kind)[:_SHOWN]!r} is not allowed under a cap"
-                    raise Forbidden(message, "field_not_allowed", param="content")
-    return n_images

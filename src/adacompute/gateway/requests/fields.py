@@ -38,12 +38,26 @@ def _of(kind: Any, names: str, effect: Effect = "") -> dict[str, Field]:  # noqa
 _Object = dict[str, Any]
 _Objects = list[dict[str, Any]]
 
-_LENGTHS = _of(
-    int,
-    "max_tokens max_completion_tokens max_output_tokens n_predict num_predict max_new_tokens",
-    "length",
+LENGTHS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n_predict",
+    "num_predict",
+    "max_new_tokens",
 )
+"""Spellings of the largest output."""
+
+_LENGTHS = _of(int, " ".join(LENGTHS), "length")
 _NUMBERS = _of(int, "n n_cmpl best_of", "number")
+THINKING = (
+    "thinking_budget",
+    "thinking_token_budget",
+    "thinking_budget_tokens",
+    "reasoning_budget",
+)
+"""Fields that limit hidden reasoning, which some servers may count beside the output."""
+
 _OTHERS = {
     **_of(bool, "use_beam_search", "number"),
     **_of(Any, "chat_template prompt_embeds mm_processor_kwargs options prediction", "length"),
@@ -69,8 +83,8 @@ _SAMPLING = {
     **_of(float, "temperature top_p presence_penalty frequency_penalty"),
     **_of(int, "seed"),
     **_of(str | list[str], "stop"),
-    **_of(dict[str, float], "logit_bias"),
-    **_of(dict[str, bool], "stream_options"),
+    **_of(Any, "logit_bias"),
+    **_of(dict[str, bool | None], "stream_options"),
 }
 _OPENAI: Mapping[str, Mapping[str, Field]] = {
     CHAT: {
@@ -97,16 +111,17 @@ _OPENAI: Mapping[str, Mapping[str, Field]] = {
         **_of(int, "top_logprobs max_tool_calls"),
         **_of(list[str], "include"),
         **_of(_Object, "reasoning text"),
-        **_of(dict[str, bool], "stream_options"),
+        **_of(dict[str, bool | None], "stream_options"),
         **_of(str | _Object, "tool_choice"),
         **_of(_Objects, "tools"),
         **_of(bool, "parallel_tool_calls"),
-        **_of(Any, "prompt", "stored"),
+        **_of(_Object, "prompt", "stored"),
     },
     EMBEDDINGS: {
         **_of(Any, "input"),
-        **_of(str, "encoding_format"),
-        **_of(int, "dimensions"),
+        **_of(str, "encoding_format input_type task output_dtype request_id"),
+        **_of(int, "dimensions output_dimension truncate_prompt_tokens embd_normalize"),
+        **_of(bool, "normalize add_special_tokens"),
     },
 }
 _SERVED_LOCALLY = {
@@ -114,14 +129,19 @@ _SERVED_LOCALLY = {
     **_of(float, "min_p repetition_penalty"),
     **_of(int, "top_k min_tokens"),
     **_of(bool, "ignore_eos add_generation_prompt"),
-    **_of(_Object, "chat_template_kwargs"),
+    **_of(dict[str, bool | int | float | str | None], "chat_template_kwargs"),
+    **_of(_Object, "response_format"),
 }
 _EXTENSIONS: Mapping[UpstreamKind, Mapping[str, Field]] = {
     "openai": {},
     "vllm": {
         **_SERVED_LOCALLY,
         **_of(float, "length_penalty"),
-        **_of(int, "truncate_prompt_tokens prompt_logprobs thinking_token_budget"),
+        **_of(int, "truncate_prompt_tokens prompt_logprobs"),
+        **_of(int, "thinking_token_budget", "length"),
+        **_of(Any, "repetition_detection"),
+        **_of(list[int], "logprob_token_ids"),
+        **_of(bool, "echo"),
         **_of(
             bool,
             "skip_special_tokens spaces_between_special_tokens include_stop_str_in_output "
@@ -131,7 +151,11 @@ _EXTENSIONS: Mapping[UpstreamKind, Mapping[str, Field]] = {
         **_of(list[int], "stop_token_ids allowed_token_ids"),
         **_of(list[str], "bad_words guided_choice"),
         **_of(str | _Object, "guided_json"),
-        **_of(str, "guided_regex guided_grammar guided_whitespace_pattern request_id cache_salt"),
+        **_of(
+            str,
+            "guided_regex guided_grammar guided_whitespace_pattern guided_decoding_backend "
+            "request_id cache_salt",
+        ),
         **_of(_Object, "structured_outputs"),
         **_of(_Objects, "documents"),
     },
@@ -145,24 +169,32 @@ _EXTENSIONS: Mapping[UpstreamKind, Mapping[str, Field]] = {
         **_of(
             int,
             "repeat_last_n dry_allowed_length dry_penalty_last_n mirostat min_keep n_probs "
-            "n_indent n_keep n_discard t_max_predict_ms",
+            "n_indent n_keep n_discard t_max_predict_ms t_max_prompt_ms n_cache_reuse",
         ),
         **_of(
             bool,
             "cache_prompt timings_per_token post_sampling_probs return_tokens return_progress "
-            "parse_tool_calls",
+            "parse_tool_calls grammar_lazy thinking_forced_open",
         ),
+        **_of(int, "reasoning_budget thinking_budget_tokens", "length"),
         **_of(str, "grammar reasoning_format"),
-        **_of(_Object, "json_schema"),
+        **_of(Any, "json_schema grammar_triggers preserved_tokens"),
         **_of(str | list[str], "samplers"),
-        **_of(list[str], "dry_sequence_breakers"),
+        **_of(list[str], "dry_sequence_breakers response_fields"),
     },
-    "ollama": {**_of(bool | str, "think"), **_of(_Object, "reasoning")},
+    "ollama": {
+        **_of(bool | str, "think"),
+        **_of(_Object, "reasoning"),
+        **_of(str | _Object, "format"),
+    },
     "generic": {
         **_SAMPLING,
         **_of(_Object, "thinking reasoning usage"),
-        **_of(bool, "enable_thinking"),
-        **_of(int, "thinking_budget"),
+        **_of(bool, "enable_thinking safe_prompt separate_reasoning"),
+        **_of(int, "random_seed"),
+        **_of(float, "top_a"),
+        **_of(str, "regex ebnf prompt_mode"),
+        **_of(int, "thinking_budget", "length"),
     },
 }
 _LENGTH_FIELDS = {COMPLETIONS: "max_tokens", RESPONSES: "max_output_tokens"}
@@ -186,13 +218,19 @@ def types_of(kind: UpstreamKind, path: str) -> Mapping[str, Any]:
     return {name: field.type for name, field in describe(kind, path).items()}
 
 
-def length_field(kind: UpstreamKind, path: str, known: Capabilities) -> str:
-    """Return the one field by which an endpoint takes the largest number of output tokens."""
+def length_fields(kind: UpstreamKind, path: str, known: Capabilities) -> tuple[str, ...]:
+    """Return the field by which an endpoint takes the largest number of output tokens.
+
+    While it is not known which of two a generic server honours, both are returned.
+    """
     if path in _LENGTH_FIELDS:
-        return _LENGTH_FIELDS[path]
-    if kind == "openai" and known.max_completion_tokens == "unknown":
-        return "max_completion_tokens"
-    return known.max_tokens_field
+        return (_LENGTH_FIELDS[path],)
+    is_unknown = known.max_tokens == known.max_completion_tokens == "unknown"
+    if kind == "openai" and is_unknown:
+        return ("max_completion_tokens",)
+    if kind == "generic" and is_unknown:
+        return ("max_tokens", "max_completion_tokens")
+    return (known.max_tokens_field,)
 
 
 def names_with(effect: Effect) -> frozenset[str]:

@@ -15,16 +15,17 @@ import struct
 import sys
 from contextlib import suppress
 from typing import Any, BinaryIO
+from weakref import WeakValueDictionary
 
-from adacompute.gateway.requests.contract import BadRequest, Forbidden
 from adacompute.gateway.requests.reading import Arrival, ReadRequest, read_request
+from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.requests.rules import Rules
 from adacompute.models.body import InvalidBody, count_elements
 
-LARGE_BYTES, MANY_ELEMENTS = 1_000_000, 20_000
+LARGE_BYTES, MANY_ELEMENTS = 250_000, 2_000
 """Bodies above this size, or with more brackets, commas and escapes, are read in the process."""
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 5.0
 MAX_MEMORY = 2**31
 """Bytes of memory that the process may use."""
 
@@ -37,7 +38,7 @@ def is_large(data: bytes) -> bool:
     """Whether parsing a body could keep other requests waiting."""
     if len(data) <= MANY_ELEMENTS:
         return False
-    return len(data) > LARGE_BYTES or count_elements(data) + data.count(b"\\") > MANY_ELEMENTS
+    return len(data) > LARGE_BYTES or count_elements(data) + data.count(b"\\u") > MANY_ELEMENTS
 
 
 class LargeBodies:
@@ -46,10 +47,12 @@ class LargeBodies:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
-        """Read a request as ``read_request`` does."""
-        async with self._lock:
+        """Read a request as ``read_request`` does; those of one client wait for each other."""
+        own = self._locks.setdefault(arrival.client, asyncio.Lock())
+        async with own, self._lock:
             try:
                 async with asyncio.timeout(TIMEOUT_S):
                     answer = await self._ask(pickle.dumps((rules, arrival)), data)
@@ -94,18 +97,18 @@ class LargeBodies:
             self._process = None
 
 
-def _read(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest | tuple[Any, ...]:
-    """Read a request, and return what the gateway needs of it, or the error to raise."""
+def _read(rules: Rules, arrival: Arrival, data: bytes) -> bytes:
+    """Read a request, and return what the gateway needs of it, or the error to raise, pickled."""
     try:
-        found = read_request(rules, arrival, data)
-        return found.without_texts()
+        return pickle.dumps(read_request(rules, arrival, data).without_texts())
     except Forbidden as error:
-        return Forbidden, {"message": str(error), "code": error.code, "param": error.param}
+        told = {"message": str(error), "code": error.code, "param": error.param}
+        return pickle.dumps((Forbidden, told))
     except (BadRequest, InvalidBody) as error:
         param = getattr(error, "param", getattr(error, "field", None))
-        return BadRequest, {"message": str(error), "param": param}
-    except MemoryError:
-        return BadRequest, {"message": TOO_MUCH}
+        return pickle.dumps((BadRequest, {"message": str(error), "param": param}))
+    except (MemoryError, RecursionError):
+        return pickle.dumps((BadRequest, {"message": TOO_MUCH}))
 
 
 def main(given: BinaryIO, answers: BinaryIO) -> None:
@@ -116,7 +119,7 @@ def main(given: BinaryIO, answers: BinaryIO) -> None:
     while len(lengths := given.read(_LENGTHS.size)) == _LENGTHS.size:
         head_size, size = _LENGTHS.unpack(lengths)
         rules, arrival = pickle.loads(given.read(head_size))  # noqa: S301 - the gateway's own
-        answer = pickle.dumps(_read(rules, arrival, given.read(size)))
+        answer = _read(rules, arrival, given.read(size))
         answers.write(_LENGTHS.pack(len(answer), 0) + answer)
         answers.flush()
 

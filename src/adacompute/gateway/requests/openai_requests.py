@@ -21,13 +21,14 @@ from adacompute.gateway.requests.chat_messages import (
     read_messages,
     to_json,
 )
-from adacompute.gateway.requests.contract import BadRequest, Judged
+from adacompute.gateway.requests.contract import Judged
 from adacompute.gateway.requests.fields import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
     OPTIONS,
 )
+from adacompute.gateway.requests.refusals import BadRequest
 from adacompute.models.body import INVALID, Body
 from adacompute.models.messages import Prompt
 from adacompute.models.responses_format import INCLUDE_LOGPROBS, RESPONSES

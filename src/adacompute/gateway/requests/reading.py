@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from adacompute.gateway.requests.contract import (
-    BadRequest,
-    Forbidden,
     Judged,
     Limits,
-    check_stored,
+    check_payer,
     judge,
 )
-from adacompute.gateway.requests.fields import CHAT, DESCRIBED
+from adacompute.gateway.requests.fields import CHAT
 from adacompute.gateway.requests.openai_requests import (
     PATHS,
     REFUSED_PATHS,
@@ -28,6 +26,8 @@ from adacompute.gateway.requests.openai_requests import (
     passthrough_reason,
     split_budget,
 )
+from adacompute.gateway.requests.references import MARKS, check_stored
+from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.requests.rules import ClientRules, ModelRules, Rules
 from adacompute.models.body import Body, InvalidBody
 from adacompute.models.responses_format import RESPONSES
@@ -36,25 +36,29 @@ from adacompute.spending.attempts import MAX_TEXT_CHARS, CallBound
 MAX_SAMPLES = 64
 """Samples that one voted request may draw if no other limit is set."""
 
-_STORED_MARKS = (b"file_id", b"vector_store", b"container", b"\\u00")
 _READS = ("GET", "HEAD")
 _NO_RULES = ClientRules()
 
 
 class Arrival(NamedTuple):
-    """A request before its body is read: whose it is, and for what; ``budget`` is a header."""
+    """A request before its body is read: whose it is, and for what.
+
+    ``budget`` is a header, and ``coding`` how the body is compressed.
+    """
 
     method: str
     path: str
     client: str
     budget: str | None = None
+    coding: str = "identity"
 
 
 @dataclass(frozen=True)
 class ReadRequest:
     """A request that may be served: voted on if ``virtual`` is given and ``reason`` is None.
 
-    ``body`` is None if it was not parsed, and ``judged`` if the request was not judged.
+    ``body`` is None if it was not parsed, and ``judged`` if the request was not judged. A request
+    that is restricted may not choose its payer or target by headers either.
     ``model`` is what a forwarded request asks for. ``max_samples`` are those that a voted request
     may draw.
     """
@@ -66,6 +70,7 @@ class ReadRequest:
     judged: Judged | None = None
     reason: str | None = "path"
     max_samples: int = MAX_SAMPLES
+    is_restricted: bool = False
 
     def for_upstream(self, data: bytes) -> tuple[bytes, CallBound | None]:
         """Return the body that is forwarded, and its bound if the request was judged."""
@@ -90,16 +95,15 @@ def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
     reason: str | None = "path" if path is None else "model"
     own = rules.clients.get(arrival.client, _NO_RULES)
     limits = rules.limits_of(arrival.client, None)
-    if arrival.method != "POST":
-        _check_other(arrival, limits, own)
-        return ReadRequest(reason=reason)
-    if path is None and (limits.is_capped or limits.is_isolated):
-        raise Forbidden("this path cannot be used under a cap or isolated", "path_not_allowed")
-    if not needs_parsing(rules, arrival, data):
-        return ReadRequest(reason=reason)
-    body = _parse(data, is_needed=bool(own.models) or (path is not None and limits.judges))
+    _check_path(rules, arrival, limits, own)
+    must_be_json = arrival.method == "POST" and _must_be_json(rules, arrival, data)
+    if not must_be_json and not _may_be_read(rules, arrival, data):
+        return ReadRequest(reason=reason, is_restricted=limits.judges)
+    if must_be_json and arrival.coding != "identity":
+        raise BadRequest("the body must not be compressed")
+    body = _parse(data, is_needed=must_be_json)
     if body is None:
-        return ReadRequest(reason=reason)
+        return ReadRequest(reason=reason, is_restricted=limits.judges)
     _check_model(own, body)
     virtual = None
     if path is not None or arrival.path in REFUSED_PATHS:
@@ -118,25 +122,46 @@ def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
         judged = judge(body.fields, path, limits, rules.terms, asked)
         if virtual is not None:
             virtual.judged = judged
-    elif not limits.allows_stored and path in DESCRIBED:
-        check_stored(body.fields, path)
-    return ReadRequest(path, asked, body, virtual, judged, reason, max_samples)
+    else:
+        if own.models:
+            check_payer(body.fields)
+        if not limits.allows_stored:
+            check_stored(body.fields, path)
+    is_restricted = judged is not None
+    return ReadRequest(path, asked, body, virtual, judged, reason, max_samples, is_restricted)
 
 
 def needs_parsing(rules: Rules, arrival: Arrival, data: bytes) -> bool:
     """Whether something in a body is restricted, or may name a virtual model."""
-    path, limits = PATHS.get(arrival.path), rules.limits_of(arrival.client, None)
     if arrival.method != "POST":
         return False
-    if rules.clients.get(arrival.client, _NO_RULES).models or limits.judges:
+    return _must_be_json(rules, arrival, data) or _may_be_read(rules, arrival, data)
+
+
+def _may_be_read(rules: Rules, arrival: Arrival, data: bytes) -> bool:
+    """Whether a body is read if it is a JSON object, and forwarded if it is not."""
+    if arrival.method != "POST":
+        return False
+    if arrival.path in PATHS or arrival.path in REFUSED_PATHS:
+        return may_name(data, rules.models)
+    return rules.limits_of(arrival.client, None).judges
+
+
+def _must_be_json(rules: Rules, arrival: Arrival, data: bytes) -> bool:
+    """Whether a body must be a JSON object, because something in it is restricted."""
+    path, limits = PATHS.get(arrival.path), rules.limits_of(arrival.client, None)
+    if rules.clients.get(arrival.client, _NO_RULES).models:
         return True
-    if not limits.allows_stored:
-        if path == RESPONSES:
-            return True
-        if path == CHAT and any(mark in data for mark in _STORED_MARKS):
-            return True
-    is_named = path is not None or arrival.path in REFUSED_PATHS
-    return is_named and may_name(data, rules.models)
+    if path is None:
+        return False
+    if limits.judges or rules.restricts_models:
+        return True
+    if limits.allows_stored:
+        return False
+    is_plain = data.lstrip()[:1] == b"{" and b"\0" not in data[:8]
+    return path == RESPONSES or (
+        path == CHAT and (not is_plain or any(map(data.__contains__, MARKS)))
+    )
 
 
 def _parse(data: bytes, *, is_needed: bool) -> Body | None:
@@ -150,11 +175,22 @@ def _parse(data: bytes, *, is_needed: bool) -> Body | None:
     return body
 
 
-def _check_other(arrival: Arrival, limits: Limits, own: ClientRules) -> None:
-    """Raise Forbidden if a client may not send a request that is no POST."""
+def _check_path(rules: Rules, arrival: Arrival, limits: Limits, own: ClientRules) -> None:
+    """Raise Forbidden if a client may not send a request to a path that is not described here.
+
+    Under limits, such a path must be allowed by its name: servers take other spellings of a path.
+    """
     is_read = arrival.method in _READS
+    if arrival.method == "POST" and arrival.path in PATHS:
+        return
     is_list = is_read and (arrival.path + "/").startswith("/v1/models/")
-    if (own.models and not is_read) or (limits.is_isolated and not is_list):
+    is_named = f"{arrival.method} {arrival.path}" in rules.paths
+    is_unbounded = (limits.is_capped or (limits.judges and not is_named)) and not is_read
+    if (
+        is_unbounded
+        or (own.models and not is_read and arrival.method != "POST")
+        or (limits.is_isolated and not is_list)
+    ):
         raise Forbidden("this method and path are not allowed", "path_not_allowed")
 
 

@@ -52,12 +52,16 @@ class CapRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """What applies to the requests of a gateway; ``limits`` are those of all of them."""
+    """What applies to the requests of a gateway; ``limits`` are those of all of them.
+
+    ``paths`` are those that the operator allows one by one, each with its method.
+    """
 
     limits: Limits = NO_LIMITS
     models: Mapping[str, ModelRules] = field(default_factory=dict)
     clients: Mapping[str, ClientRules] = field(default_factory=dict)
     caps: Sequence[CapRule] = ()
+    paths: Collection[str] = ()
     terms: Terms = field(default_factory=Terms)
     _known: dict[tuple[str, str | None], Limits] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -69,6 +73,12 @@ class Rules:
         if found is None:
             found = self._known[client, model] = self._find_limits(client, model)
         return found
+
+    @property
+    def restricts_models(self) -> bool:
+        """Whether something applies to some models only, so that a body must be understood."""
+        has_limits = any(one.limits.judges for one in self.models.values())
+        return has_limits or any(cap.model is not None for cap in self.caps)
 
     def _find_limits(self, client: str, model: str | None) -> Limits:
         own = self.clients[client].limits if client in self.clients else NO_LIMITS
@@ -137,6 +147,7 @@ def make_rules(
             )
             for cap in config.caps
         ],
+        [path for path in config.allowed_paths if "*" not in path],
         Terms(allowed_fields=frozenset(config.allowed_fields), tool_costs=tool_costs, tiers=tiers),
     )
 

@@ -22,9 +22,9 @@ from adacompute.core.errors import BundleError, InfeasibleBudget, ModelError
 from adacompute.core.types import Float32Array, hash_text
 from adacompute.gateway.accounting.call_log import CallRecorder
 from adacompute.gateway.requests.chat_messages import last_user_text
-from adacompute.gateway.requests.contract import BadRequest
 from adacompute.gateway.requests.fields import COMPLETIONS
 from adacompute.gateway.requests.openai_requests import VirtualRequest
+from adacompute.gateway.requests.refusals import BadRequest
 from adacompute.gateway.voting.decision import Decision, Outcome, QuestionSource
 from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.request_model import RequestModel, Target
@@ -33,6 +33,7 @@ from adacompute.models.body import Body
 from adacompute.models.messages import Prompt, Sample
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
+from adacompute.models.responses_format import RESPONSES
 from adacompute.policies.arm_settings import edit_request, find_question
 from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.sampling.blocks import question_block_features, question_features
@@ -182,7 +183,12 @@ class Engine:
             want_logprobs=bundle.needs_logprobs,
             want_top_logprobs=bundle.draft is not None,
             answer_field=self.answer_field(request),
-            arms=edit_request(bundle.arms, question, is_chat=request.path != COMPLETIONS),
+            arms=edit_request(
+                bundle.arms,
+                question,
+                is_chat=request.path != COMPLETIONS,
+                is_response=request.path == RESPONSES,
+            ),
             max_output_tokens=self.virtual.max_output_tokens,
             recorder=recorder,
         )

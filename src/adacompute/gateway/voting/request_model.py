@@ -15,8 +15,13 @@ from typing import Any
 from adacompute.core.errors import RequestRejected
 from adacompute.gateway.accounting.call_log import CallRecorder
 from adacompute.gateway.requests.answer_field import find_answer
-from adacompute.gateway.requests.contract import Judged, bound_call, limit_output
-from adacompute.gateway.requests.fields import COMPLETIONS, OPTIONS, length_field
+from adacompute.gateway.requests.contract import (
+    Judged,
+    bound_call,
+    limit_output,
+    priced_tier,
+)
+from adacompute.gateway.requests.fields import COMPLETIONS, OPTIONS, length_fields
 from adacompute.gateway.requests.openai_replies import without_logprobs
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.models.body import DROP
@@ -139,15 +144,17 @@ class RequestModel:
         body, path, target = self.request.body, self.request.path, self._target(arm)
         known = target.upstream.capabilities
         changes = self._changes(n, first, edits.model, known) | dict(edits.fields)
-        length, max_tokens = write_length(
-            {**body.fields, **changes}, path, self.max_output_tokens, known
-        )
+        fields = {**body.fields, **changes}
+        length, max_tokens = write_length(fields, path, self.max_output_tokens, known)
         payload = body.edit(changes | length)
+        judged = self.request.judged or Judged({})
+        if "service_tier" in edits.fields:  # the operator's own
+            judged = replace(judged, tier=priced_tier(edits.fields["service_tier"]))
         bound = bound_call(
-            self.request.judged or Judged({}),
+            judged,
             path,
             edits.model,
-            n=n,
+            n=max(n, edits.fields.get("best_of") or 1),
             max_tokens=max_tokens,
             body_bytes=len(payload),
         )
@@ -244,7 +251,7 @@ def write_length(
     Without a limit, a field that the server is known not to honour is renamed.
     """
     given = {name: value for name, value in fields.items() if value is not DROP}
-    changes, max_tokens = limit_output(given, path, limit, length_field(known.kind, path, known))
+    changes, max_tokens = limit_output(given, path, limit, length_fields(known.kind, path, known))
     if limit is None and path != RESPONSES:
         for name, other in (_MAX_TOKENS, _MAX_TOKENS[::-1]):
             useless = getattr(known, name) in {"ignored", "rejected"}
