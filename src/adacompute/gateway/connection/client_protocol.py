@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from adacompute.gateway.connection.bodies_in_flight import COUNTED_BODY, CountedBody
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
 from adacompute.gateway.connection.exchange import WATCH_DISCONNECT
+from adacompute.gateway.connection.reply_writer import ReplyWriter
 from adacompute.gateway.requests.openai_replies import write_error
 
 HEADERS_TIMEOUT_S = 30.0
@@ -140,6 +141,7 @@ class ClientProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop_parsing(BAD_REQUEST, "too many requests are pipelined", "pipelining")
         super().on_headers_complete()
+        self.cycle.transport = ReplyWriter(self.transport, self.loop)  # type: ignore[assignment]
         if self.is_last_request:
             self.cycle.keep_alive = False
 
