@@ -93,7 +93,7 @@ def measure_batch(out: Path, url: str, n_questions: int, concurrency: int) -> di
     job.settings = replace(job.settings, patience_s=60.0)
     start, cpu = time.monotonic(), time.process_time()
     upstream = Upstream(url, "fake", max_connections=concurrency)
-    result = asyncio.run(job.run([upstream]))
+    result = asyncio.run(job.run(upstream))
     found = _rates(result["samples"], start, cpu)
     return found | {
         "samples": result["samples"],
@@ -117,7 +117,7 @@ def measure_ray(out: Path, url: str, n_questions: int, concurrency: int) -> dict
         expected=ExpectedSpend.uniform(n_questions),
         costs=job.costs,
         settings=replace(job.settings, patience_s=60.0),
-        servers=Servers((url,), (Capabilities(),)),
+        servers=Servers((url,), Capabilities()),
         identity={},
     )
     with connect(n_cpus=2):

@@ -53,8 +53,11 @@ class RandomServer:
     ) -> None:
         return None
 
-    async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker) -> ParsedReply:
+    async def post_bytes(
+        self, path: str, body: bytes, *, tracker: CallTracker, key: int
+    ) -> ParsedReply:
         """Answer a request after a random number of turns of the event loop."""
+        del key
         call = await tracker.start(path, body, 1)
         for _ in range(self._rng.randrange(4)):
             await asyncio.sleep(0)
@@ -101,7 +104,7 @@ def run_one(out: Path, seed: int) -> dict[str, Any]:
         flush_s=0.05,
     )
     job, server = make_job(out / str(seed), case), RandomServer(seed)
-    result: Mapping[str, Any] = asyncio.run(job.run([server]))  # type: ignore[list-item]
+    result: Mapping[str, Any] = asyncio.run(job.run(server))  # type: ignore[arg-type]
     total = job.costs.to_amount(case.total)
     charged = count_charged(unit, server.charged)
     worst = job.costs.max_cost(CallBound.of("fake", n=1, max_tokens=MAX_TOKENS, body_bytes=400))

@@ -107,7 +107,7 @@ async def run_collector(url: str, n_samples: int, concurrency: int) -> Timing:
         ):
             limiter = AdaptiveLimiter(max_calls=concurrency)
             collector = Collector(
-                store, "default", Caller([model], [arm], account, limiter), concurrency
+                store, "default", Caller(model, [arm], account, limiter), concurrency
             )
             timing = await measure(
                 n_samples, lambda: collector.collect(asked, SAMPLES_PER_QUESTION)

@@ -32,6 +32,8 @@ from adacompute.gateway.accounting.metrics import (
     HISTOGRAMS,
     IN_FLIGHT,
     IN_FLIGHT_HELP,
+    NOT_READY,
+    NOT_READY_HELP,
     PREFIX,
     STORE_GAUGES,
 )
@@ -40,6 +42,7 @@ from adacompute.gateway.requests.clients import ClientLimits
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.log_settings import CallsConfig, LogConfig
 from adacompute.gateway.settings.model_settings import ModelConfig
+from adacompute.gateway.settings.upstream_settings import UpstreamConfig
 from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
 from adacompute.storage.decision_columns import DECISION_COLUMNS, LOGGED_SAMPLE_COLUMNS
 
@@ -51,6 +54,10 @@ TABLES: Mapping[str, tuple[type, str]] = {
     "[serve.models.NAME]": (
         ModelConfig,
         "A virtual model, by its name. See [tune latency](../how-to/tune-latency.md).",
+    ),
+    "[serve.upstreams.NAME]": (
+        UpstreamConfig,
+        "An upstream for models and arms. See [run the gateway](../how-to/serve.md).",
     ),
     "[serve.client_limits.NAME]": (
         ClientLimits,
@@ -119,6 +126,7 @@ def metrics() -> str:
     found += [(name, "gauge", ("cap",), text) for name, (text, _) in CAP_GAUGES.items()]
     found += [(name, "gauge", (), text) for name, text in STORE_GAUGES.items()]
     found += [(IN_FLIGHT, "gauge", (), IN_FLIGHT_HELP)]
+    found += [(NOT_READY, "gauge", ("cause",), NOT_READY_HELP)]
     rows = [
         (f"`{PREFIX}{name}`", kind, ", ".join(f"`{one}`" for one in labels) or "–", text)
         for name, kind, labels, text in sorted(found)

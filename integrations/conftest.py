@@ -31,6 +31,7 @@ CONFIG = """
 base_url = "{base_url}"
 port = {port}
 probe = false  # a probe draws samples, which the tests would have to subtract
+{limits}
 
 [serve.models.SmolLM2-135M-Instruct]
 bundle = "example"
@@ -94,14 +95,21 @@ def upstream() -> Iterator[Server]:
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
+def limits() -> str:
+    """Further settings of the gateway; tests may give others."""
+    return ""
+
+
+@pytest.fixture
+def serve(tmp_path: Path, limits: str) -> Iterator[Callable[[str], Server]]:
     """Return a function that runs the gateway in front of a URL, until the test ends."""
     contexts = []
 
     def start(base_url: str) -> Server:
         port = free_port()
         config = tmp_path / f"{port}.toml"
-        config.write_text(CONFIG.format(base_url=base_url, port=port), encoding="utf-8")
+        content = CONFIG.format(base_url=base_url, port=port, limits=limits)
+        config.write_text(content, encoding="utf-8")
         command = (sys.executable, "-m", "adacompute", "serve", "--config", str(config))
         contexts.append(running(*command, folder=tmp_path))
         process = contexts[-1].__enter__()

@@ -192,7 +192,7 @@ ODD_HEADERS = (
 
 def ask(members: bytes = b"", *, model: bytes = b"voted") -> bytes:
     """Return a request for a vote, in an odd spelling."""
-    return b'{"model":"%b",  "top_k": 1.50, "seed": 10%b, %b}' % (model, members, QUESTION)
+    return b'{"model":"%b",  "top_p": 0.50, "seed": 10%b, %b}' % (model, members, QUESTION)
 
 
 def ask_text(members: bytes = b"", *, name: bytes = b"prompt") -> bytes:
@@ -230,6 +230,7 @@ VOTED = {
     "chat-stream": Case(ask(STREAMED), sample),
     "chat-logprobs": Case(ask(LOGPROBS), sample),
     "chat-unknown": Case(ask(b', "unk\\u006eown": [1E0 , null], "max_tokens":30'), sample),
+    "chat-escaped": Case(ask(b', "us\\u0065r": "a" , "max_tokens":30'), sample),
     "chat-no-seed": Case(ask().replace(b'"seed": 10, ', b""), sample),
     "debug": Case(ask(b', "adacompute": {"budget": 3, "debug": true}'), sample),
     "headers": Case(ask(), sample, headers=ODD_HEADERS),

@@ -138,7 +138,7 @@ def run_job(
     upstream = Upstream(base_url, "fake", retries=retries)
     job = make_job(directory, case)
     job.on_progress = on_progress
-    return asyncio.run(job.run([upstream]))
+    return asyncio.run(job.run(upstream))
 
 
 def read_bytes(directory: Path) -> dict[str, bytes]:

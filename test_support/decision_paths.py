@@ -315,9 +315,10 @@ class RecordedUpstream(Upstream):
         stream: bool = False,
         headers: Mapping[str, str] | None = None,
         tracker: CallTracker | None = None,
+        key: int | None = None,
     ) -> Reply:
         """Answer at once, and report the usage."""
-        del stream, headers
+        del stream, headers, key
         call = await (tracker or UNTRACKED).start(path, body, 1)
         document = self._recorded.answer(body)
         samples = tuple(parse_samples(document, usage_counts=CAPABLE.usage))
@@ -382,7 +383,7 @@ def _sample_batch(
             CallCosts(SETS[name].unit),
             BatchSettings(total=1e6, samples_per_call=16, flush_s=0.0),
         )
-        asyncio.run(job.run([RecordedUpstream(recorded)]))
+        asyncio.run(job.run(RecordedUpstream(recorded)))
         rows = pq.read_table(directory / "answers").sort_by("position").to_pylist()
     ended = [(row["n_samples"], _number(row["text"])) for row in rows]
     return _describe(name, recorded, questions, ended, ("samples", "winner"))

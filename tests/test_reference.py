@@ -22,6 +22,7 @@ from adacompute.gateway.accounting.metrics import (
     GAUGES,
     HISTOGRAMS,
     IN_FLIGHT,
+    NOT_READY,
     PREFIX,
     STORE_GAUGES,
 )
@@ -65,7 +66,7 @@ def test_every_setting_has_a_meaning(title: str) -> None:
 
 
 def test_every_metric_is_on_its_page() -> None:
-    known = {*COUNTERS, *HISTOGRAMS, *GAUGES, *CAP_GAUGES, *STORE_GAUGES, IN_FLIGHT}
+    known = {*COUNTERS, *HISTOGRAMS, *GAUGES, *CAP_GAUGES, *STORE_GAUGES, IN_FLIGHT, NOT_READY}
     assert {PREFIX + name for name in known} <= named_in(generate.metrics())
 
 

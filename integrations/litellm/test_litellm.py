@@ -21,6 +21,10 @@ from test_support.gateways import free_port
 HERE = Path(__file__).parent
 QUESTIONS = [f"What is {n} + {n}?" for n in range(5)]
 KEY = f"sk-{secrets.token_hex(32)}"
+CAPPED = """max_samples = 64
+max_output_tokens = 100
+caps = [{ amount = 1e8, unit = "tokens" }]
+calls = { directory = "calls" }"""
 
 
 @pytest.fixture
@@ -93,6 +97,7 @@ def check_proxy_behind_gateway(gateway: Server, upstream: Server) -> None:
     assert tokens == after["tokens"] - before["tokens"]
 
 
+@pytest.mark.parametrize("limits", ["", CAPPED], ids=["without caps", "with caps"])
 def test_the_proxy(
     upstream: Server,
     proxy: Server,

@@ -47,7 +47,7 @@ def _make_job(directory: Path, bundle: Bundle) -> BatchJob:
 
 
 def _run(job: BatchJob, base_url: str) -> None:
-    asyncio.run(job.run([Upstream(base_url, "small")]))
+    asyncio.run(job.run(Upstream(base_url, "small")))
 
 
 def _run_and_die(directory: Path, bundle: Bundle, base_url: str, n_ended: int) -> None:

@@ -110,7 +110,7 @@ def test_questions_that_a_lease_has_stopped_go_on_with_what_others_have_left(
             settings=replace(settings, total=partition.lease),
             extra=partition.extra,
         )
-        return asyncio.run(job.run([Upstream(base_url, "fake")]))
+        return asyncio.run(job.run(Upstream(base_url, "fake")))
 
     with serve_fake() as fake:
         partitions = rounds.start(_divide)

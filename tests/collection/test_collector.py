@@ -58,7 +58,8 @@ class Scripted:
     seeds: list[int] = field(default_factory=list)
     capabilities: Capabilities = field(default_factory=Capabilities)
 
-    async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker) -> Reply:
+    async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker, key: int) -> Reply:
+        del key
         asked = json.loads(body)
         assert (path, asked["max_tokens"]) == ("chat/completions", 10)
         count, seed = asked.get("n", 1), asked["seed"]
@@ -136,7 +137,7 @@ def collect(
             store.directory, COSTS, limit=limit, arms=["default"], patience_s=patience_s
         ) as account:
             caller = Caller(
-                [cast("Upstream", model)],
+                cast("Upstream", model),
                 [ARM],
                 account,
                 limiter or AdaptiveLimiter(max_calls=8),
@@ -166,10 +167,10 @@ def costs(path: Path) -> Mapping[str, int]:
 class Busy(Scripted):
     """A server that is busy at the first attempt at every sample."""
 
-    async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker) -> Reply:
+    async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker, key: int) -> Reply:
         first = json.loads(body)["seed"] not in self.seeds
         self.plan = lambda _, count: RateLimited("busy") if first else count
-        return await super().post_bytes(path, body, tracker=tracker)
+        return await super().post_bytes(path, body, tracker=tracker, key=key)
 
 
 def complete(samples: Stored, questions: int, n_samples: int) -> bool:
@@ -246,9 +247,11 @@ def test_a_question_that_fails_does_not_stop_others(tmp_path: Path) -> None:
         return lambda _, count: ModelError("down") if b'text 3"' in body else count
 
     class Partly(Scripted):
-        async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker) -> Reply:
+        async def post_bytes(
+            self, path: str, body: bytes, *, tracker: CallTracker, key: int
+        ) -> Reply:
             self.plan = plan(body)
-            return await super().post_bytes(path, body, tracker=tracker)
+            return await super().post_bytes(path, body, tracker=tracker, key=key)
 
     model = Partly(waits=lambda _: 0.05)
     result, samples = collect(tmp_path, model, questions=100, patience_s=0.6)

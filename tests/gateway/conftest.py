@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -29,13 +30,13 @@ START_TIMEOUT_S = 180.0
 
 CONFIG = """
 [serve]
-base_url = "{base_url}"
+base_urls = [{base_urls}]
 upstream_api_key = "sk-upstream-0123456789abcdef"
 port = {port}
 workers = {workers}
 probe = false
 max_attempts = 1
-max_upstream_failures = {max_upstream_failures}
+check_upstream = {check_upstream}
 sse_keepalive_s = 0.2
 {settings}
 
@@ -94,16 +95,18 @@ def launch(upstream: ScriptedServer, policies: Path, pids: dict[int, int]) -> La
         settings: str = "",
         all_paths: bool = True,
         base_url: str = "",
+        base_urls: Sequence[str] = (),
         exit_code: int = 0,
-        max_upstream_failures: int = 1_000_000,
+        check_upstream: bool = False,
         **variables: str,
     ) -> Iterator[int]:
         port = free_port()
         config, log = policies / f"gateway-{port}.toml", policies / f"gateway-{port}.log"
         paths = 'allowed_paths = ["* /v1/*"]\n' if all_paths else ""
         own = {"port": port, "workers": workers, "settings": paths + settings}
-        own["max_upstream_failures"] = max_upstream_failures
-        config.write_text(CONFIG.format(base_url=base_url or upstream.base_url, **own))
+        own["check_upstream"] = json.dumps(check_upstream)
+        urls = base_urls or [base_url or upstream.base_url]
+        config.write_text(CONFIG.format(base_urls=", ".join(map(json.dumps, urls)), **own))
         command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
         with log.open("wb") as said:
             process = subprocess.Popen(command, stderr=said, stdout=said, env={**kept, **variables})

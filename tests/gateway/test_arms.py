@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adacompute.core.coloured_states import Colours, coloured_states
 from adacompute.core.errors import ConfigError
-from adacompute.core.types import Level
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.model_loading import load_models
@@ -20,11 +18,10 @@ from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.arm_settings import ArmSettings, edit_request
-from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
-from adacompute.policies.coloured import ColouredPolicy
+from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.confidence import Confidence, equal_confidence
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.prior import pooled_prior
+from test_support.arm_policies import CAREFUL, FRONTIER, QUICK, escalating_policy, save_arms
 from test_support.gateways import send, serve_scripted_gateway
 from test_support.scripted import ScriptedReply
 
@@ -32,14 +29,6 @@ for library in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(library, reason="needs the extra 'serve'")
 
 JSON = [("Content-Type", "application/json")]
-FRONTIER = (FrontierPoint(2.0, 0.1, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6, 1.0),)
-QUICK = ArmSettings("quick", "small", Template("{question}"), Settings(effort="low"))
-CAREFUL = ArmSettings(
-    "careful",
-    "large",
-    Template("Think step by step. {question}"),
-    Settings(effort="high", extra={"verbosity": "high"}),
-)
 
 
 def reply(text: str) -> ScriptedReply:
@@ -48,41 +37,9 @@ def reply(text: str) -> ScriptedReply:
     return ScriptedReply(200, JSON, [json.dumps(document).encode()])
 
 
-def escalating_policy() -> ColouredPolicy:
-    """Sample the first arm once, and then the second."""
-    colours = Colours((1, 1), (1, 1))
-    states = coloured_states(colours)
-    action: Any = np.zeros((1, len(states), 1), dtype=np.int8)
-    action[0, states.n_by_arm.sum(axis=1) == 0] = 1
-    only_first = (states.n_by_arm == [1, 0]).all(axis=1)
-    action[0, only_first] = 2
-    return ColouredPolicy(
-        arms=("quick", "careful"),
-        levels=(Level("quick × 1", 1, "quick"), Level("careful × 1", 1, "careful")),
-        colours=colours,
-        confidence=Confidence(
-            (),
-            *(np.zeros((2, 0)),) * 3,
-            intercept=np.array([0.0, 2.0]),
-            cuts=((), ()),
-            power=4.0,
-        ),
-        prior=pooled_prior(0),
-        schedule=PriceSchedule((0.1,)),
-        action=action,
-        sample_cost=(1.0, 5.0),
-    )
-
-
-def save(policy: Any, path: Path, **fields: Any) -> Path:
-    known: dict[str, Any] = {"frontier": FRONTIER, "notes": {"policy": "mixture"}, **fields}
-    save_bundle(Bundle(policy, **known), path)
-    return path
-
-
 def test_each_arm_edits_the_request_and_nothing_else(tmp_path: Path) -> None:
     template = Template("{question}")
-    path = save(escalating_policy(), tmp_path / "b", arms=(QUICK, CAREFUL), template=template)
+    path = save_arms(escalating_policy(), tmp_path / "b", arms=(QUICK, CAREFUL), template=template)
     with serve_scripted_gateway({"bundle": str(path), "budget": 2}) as (upstream, port):
         upstream.answer(reply("It is 4."), reply("It is 5."))
         body = b'{"model":"virtual","messages":[{"role":"user","content":"2 + 2?"}],"user":"me"}'
@@ -102,7 +59,7 @@ def test_each_arm_edits_the_request_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_question_is_found_in_the_prompt_of_an_arm(tmp_path: Path) -> None:
-    path = save(escalating_policy(), tmp_path / "b", arms=(QUICK, CAREFUL))
+    path = save_arms(escalating_policy(), tmp_path / "b", arms=(QUICK, CAREFUL))
     with serve_scripted_gateway({"bundle": str(path), "budget": 2}) as (upstream, port):
         upstream.answer(reply("It is 4."), reply("It is 5."))
         message = {"role": "user", "content": "Think step by step. 2 + 2?"}
@@ -128,12 +85,12 @@ def test_arms_with_one_prompt_keep_that_of_the_client() -> None:
 
 
 def test_arms_are_saved_with_the_bundle(tmp_path: Path) -> None:
-    path = save(escalating_policy(), tmp_path / "b", arms=(QUICK, CAREFUL))
+    path = save_arms(escalating_policy(), tmp_path / "b", arms=(QUICK, CAREFUL))
     assert load_bundle(path).arms == (QUICK, CAREFUL)
 
 
 def test_policy_over_imported_arms_is_refused(tmp_path: Path) -> None:
-    path = save(escalating_policy(), tmp_path / "b")
+    path = save_arms(escalating_policy(), tmp_path / "b")
     config = make_config(
         {
             "base_url": "http://127.0.0.1:9/v1",
@@ -146,7 +103,7 @@ def test_policy_over_imported_arms_is_refused(tmp_path: Path) -> None:
 
 def test_mixture_of_one_arm_draws_its_samples_at_once(tmp_path: Path) -> None:
     mixture = ArmMixture(("one",), ((0, 2),), PriceSchedule((0.1,)), equal_confidence(1), (1.0,))
-    path = save(mixture, tmp_path / "b")
+    path = save_arms(mixture, tmp_path / "b")
     with serve_scripted_gateway({"bundle": str(path), "budget": 2}) as (upstream, port):
         upstream.answer(reply("It is 4."))
         body = b'{"model":"virtual","messages":[{"role":"user","content":"2 + 2?"}]}'
@@ -178,6 +135,6 @@ def test_policy_that_needs_log_probabilities_is_refused_without_them(
     )
     virtual = load_models(config)["m"]
     known = Capabilities(logprobs=logprobs)
-    engine = Engine(virtual, Upstream("http://127.0.0.1:9/v1", "m", capabilities=known))
+    engine = Engine(virtual, {None: Upstream("http://127.0.0.1:9/v1", "m", capabilities=known)})
     assert engine.lacks_logprobs is lacks
     assert virtual.bundle.needs_logprobs

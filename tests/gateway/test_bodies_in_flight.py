@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,10 @@ def test_the_largest_body_must_fit() -> None:
     assert make_config({**settings, "max_body_bytes_in_flight": 300_000_000}).max_body_mb == 200
 
 
+def is_given_back(pid: int, floor_mb: int) -> bool:
+    return memory_mb(pid) - floor_mb < 20
+
+
 def memory_mb(pid: int) -> int:
     """Memory of a process, in MB."""
     return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0]) // 1024
@@ -263,4 +268,4 @@ def test_memory_is_bounded_and_given_back(
                     if number % 10 == 0:
                         assert send(port, "POST", CHAT, headers=[JSON], body=b"{}").status == 200
                 assert memory_mb(worker) - before < 1.2 * min(n_bodies * size, 200e6) / 1e6 + 30
-            wait_until(lambda floor=before: memory_mb(worker) - floor < 20)
+            wait_until(partial(is_given_back, worker, before))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -19,12 +20,13 @@ from adacompute.gateway.connection.browser_checks import is_loopback
 from adacompute.gateway.settings.config import make_config, read_config
 from adacompute.gateway.voting.model_loading import describe_verdict, load_models
 from adacompute.gateway.voting.virtual_model import VirtualModel
+from adacompute.models.probe import MAX_CALLS, MAX_COMPLETION_TOKENS, MAX_PROMPT_TOKENS
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 from test_support.gateways import free_port
-from test_support.scripted import ScriptedServer
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 GOOD = 'base_url = "http://127.0.0.1:1/v1"'
 MODEL = '[serve.models.m]\nbundle = "two"\nbudget = 2\nmodel = "real"\ngrader = "numeric"\n'
@@ -194,7 +196,8 @@ def check(path: Path, *options: str, **environment: str) -> Any:
 def test_check_reports_the_models_and_starts_nothing(
     policies: Path, upstream: ScriptedServer
 ) -> None:
-    port, before = free_port(), upstream.connections
+    port = free_port()
+    upstream.answer(ScriptedReply(200, [], [b"{}"]))
     key = 'upstream_api_key = "sk-secret-9"'
     model = MODEL.replace("budget = 2", "budget = 3")
     path = write(policies, f'base_url = "{upstream.base_url}"', f"port = {port}", key, model)
@@ -205,9 +208,72 @@ def test_check_reports_the_models_and_starts_nothing(
     (shown,) = told["models"]
     assert (shown["name"], shown["budget"], shown["min_budget"]) == ("m", 3.0, 2.0)
     assert "sk-secret-9" not in done.stdout
-    assert upstream.connections == before
+    assert [(one.method, one.target) for one in upstream.received] == [("GET", "/v1/models")]
+    assert told["upstreams"] == [{"upstream": None, "base_url": upstream.base_url, "problem": None}]
     with socket.socket() as plug:
         assert plug.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_check_lists_limits_directories_clients_and_what_the_probe_costs(policies: Path) -> None:
+    (policies / "prices.toml").write_text("[models.real]\ninput = 1.0\noutput = 2.0\n")
+    path = write(
+        policies,
+        GOOD,
+        'max_output_tokens = 50\naccount_store = "redis://:secret-7@127.0.0.1:9/0"',
+        f'token_prices = "prices.toml"\n[serve.client_keys]\nann = "{"ab" * 32}"',
+        "[serve.client_limits.ann]\nrequests_per_minute = 5",
+        '[serve.calls]\ndirectory = "state"\n[serve.log]\ndirectory = "/dev/full/log"',
+        f"{MODEL}max_samples = 8\n",
+    )
+    cache = {"XDG_CACHE_HOME": str(policies / "empty")}
+    told = json.loads(check(path, "--check", "--json", **cache).stdout)
+    assert told["clients"] == [{"name": "ann", "requests_per_minute": 5}]
+    assert (told["limits"]["max_output_tokens"], told["limits"]["body_timeout_s"]) == (50, 30.0)
+    assert told["models"][0]["limits"] == {"max_samples": 8}
+    found = {one["name"]: (one["directory"], one["is_writable"]) for one in told["directories"]}
+    state = policies.resolve() / "state"
+    assert found["account of calls"] == (str(state), True)
+    assert found["files of replicas"] == (str(state / "replicas"), True)
+    assert found["decision log"] == ("/dev/full/log", False)
+    assert "account store" not in found
+    probe = told["probe"]
+    assert (probe["models"], probe["max_calls"]) == (["real"], MAX_CALLS)
+    assert probe["max_cost"] == pytest.approx((MAX_PROMPT_TOKENS + 2 * MAX_COMPLETION_TOKENS) / 1e6)
+    shown = check(path, "--check", **cache).stdout
+    for name in ("ann", "max_output_tokens", str(MAX_CALLS), "requests_per_minute", "real"):
+        assert name in shown
+    assert "secret-7" not in shown + json.dumps(told)
+    silent = write(policies, GOOD, "probe = false", MODEL)
+    assert json.loads(check(silent, "--check", "--json").stdout)["probe"]["max_calls"] == 0
+
+
+NOT_DIGESTS = {
+    "short": (DIGEST[:-1], "it has 63 digits"),
+    "long": (DIGEST + "0", "it has 65 digits"),
+    "md5": (DIGEST[:32], "it has 32 digits, as a digest by MD5"),
+    "sha512": (DIGEST * 2, "it has 128 digits, as a digest by SHA-512"),
+    "prefix": (f"sha256:{DIGEST}", "it begins with 'sha256:'"),
+    "upper-prefix": (f"SHA-256:{DIGEST}", "it begins with 'sha-256:'"),
+    "not-hex": (f"{DIGEST[:10]}g{DIGEST[11:]}", "character 11 is 'g'"),
+    "line": (f"{DIGEST}  -", "sha256sum prints after the digits"),
+    "space": (f" {DIGEST}", "it has spaces"),
+    "zeros": ("0" * 64, "is '0' repeated"),
+    "empty": (hashlib.sha256(b"").hexdigest(), "is '', which everyone can guess"),
+    "echo": (hashlib.sha256(b"test\n").hexdigest(), "is 'test', which everyone can guess"),
+    "plain": ("sk-plain-key-of-a-client-0123456789abcdef", "is it the key itself?"),
+    "nothing": ("", "is it the key itself?"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_DIGESTS)
+@pytest.mark.parametrize("setting", ["client_keys", "admin_key"])
+def test_a_key_that_is_no_digest_is_refused_with_what_is_wrong(name: str, setting: str) -> None:
+    digest, why = NOT_DIGESTS[name]
+    given = {"ann": digest} if setting == "client_keys" else digest
+    with pytest.raises(ConfigError) as refused:
+        make_config({"base_url": "http://127.0.0.1:9/v1", setting: given})
+    assert why in str(refused.value)
+    assert digest == "" or digest not in str(refused.value)
 
 
 LOADED = {

@@ -26,6 +26,7 @@ from adacompute.gateway.accounting.metrics import (
     GAUGES,
     HISTOGRAMS,
     IN_FLIGHT,
+    NOT_READY,
     PREFIX,
     STORE_GAUGES,
 )
@@ -44,13 +45,13 @@ _NAME = re.compile(rf"{PREFIX}[a-z_]+")
 def names() -> list[str]:
     """Return the name of every metric as it is scraped, with the parts of histograms."""
     parts = [f"{name}_{part}" for name in HISTOGRAMS for part in ("bucket", "sum", "count")]
-    gauges = (*GAUGES, *CAP_GAUGES, *STORE_GAUGES, IN_FLIGHT)
+    gauges = (*GAUGES, *CAP_GAUGES, *STORE_GAUGES, IN_FLIGHT, NOT_READY)
     return [PREFIX + name for name in (*COUNTERS, *gauges, *parts)]
 
 
 def documented_names() -> set[str]:
     """Return the name of every metric as the documentation has it, histograms as a whole."""
-    tables = (COUNTERS, HISTOGRAMS, GAUGES, CAP_GAUGES, STORE_GAUGES, (IN_FLIGHT,))
+    tables = (COUNTERS, HISTOGRAMS, GAUGES, CAP_GAUGES, STORE_GAUGES, (IN_FLIGHT, NOT_READY))
     return {PREFIX + name for table in tables for name in table}
 
 

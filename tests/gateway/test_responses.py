@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from adacompute.gateway.requests.openai_replies import edit_response_event, one_response
 from adacompute.gateway.requests.openai_requests import VirtualRequest
-from adacompute.gateway.voting.request_model import RequestModel
+from adacompute.gateway.voting.request_model import RequestModel, Target
 from adacompute.models.body import Body
 from adacompute.models.messages import Sample
 from adacompute.models.openai import Upstream
@@ -281,7 +281,7 @@ def test_log_probabilities_that_the_policy_needs_are_requested_and_hidden(*, str
     async def main(url: str) -> tuple[Sample, RequestModel]:
         async with Upstream(url, "real") as server:
             model = RequestModel(
-                server, request, "real", want_logprobs=True, want_top_logprobs=True
+                {None: Target(server)}, request, "real", want_logprobs=True, want_top_logprobs=True
             )
             samples = model.sample("", 1, on_usage=model.calls.append)
             (found,) = [one async for one in samples]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,11 +21,13 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
+from adacompute.gateway.accounting.call_log import CallLog, CallOrigin
+from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.settings.config import make_config
 from adacompute.models.capabilities_cache import save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.spending.attempts import CallBound
-from adacompute.storage.calls import FILES, read_calls
+from adacompute.storage.calls import FILES, REOPEN_S, CallFile, read_calls
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 from test_support.gateways import free_port, send, serve_gateway
 from test_support.scripted import ScriptedReply, ScriptedServer
@@ -299,6 +303,49 @@ def test_requests_go_on_when_the_disk_is_full(
             assert send(port, "POST", "/v1/embeddings", body=b'{"input": "a"}').status == 200
         assert count(port + 1, "lost_call_rows_total") > 10
         assert 2 < len(list(read_calls(calls))) < 40
+
+
+def test_decisions_that_a_full_disk_refuses_are_counted_and_logged_once(
+    launch: Launch, upstream: ScriptedServer, full_disk: Path, policies: Path
+) -> None:
+    choice = {"index": 0, "message": {"content": "4"}, "finish_reason": "stop"}
+    answer = json.dumps({"choices": [choice], "usage": {"completion_tokens": 1}}).encode()
+    upstream.answer(ScriptedReply(200, JSON, [answer]))
+    calls, log = full_disk.parent / "calls", full_disk / "log"
+    settings = f'[serve.calls]\ndirectory = "{calls}"\n[serve.log]\ndirectory = "{log}"\n'
+    n = 30
+    with launch(settings=settings) as port:
+        for _ in range(n):
+            assert ask(port, "chat/completions", **chat(model="single")) == 200
+        lost = count(port + 1, "lost_decisions_total")
+        assert 5 < lost < n
+        assert count(port + 1, "lost_call_rows_total") == 0
+    told = (policies / f"gateway-{port}.log").read_text()
+    assert (told.count("decisions are lost"), told.count("Traceback")) == (1, 0)
+    command = [sys.executable, "-m", "adacompute", "spend", str(calls)]
+    said = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout
+    assert json.loads(said)["lost"] == {"call_rows": 0, "decisions": lost}
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"{lost:.0f} decisions" in " ".join(shown.split())
+
+
+def test_rows_that_are_lost_are_recorded_when_there_is_room_again(tmp_path: Path) -> None:
+    directory = blocker = tmp_path / "calls"
+    blocker.touch()  # a file where the directory should be
+    log = CallLog(CallFile(directory), Metrics())
+    origin = CallOrigin("r", "c", "m", "forward")
+
+    async def call() -> None:
+        (await log.start(origin, "embeddings", CallBound("m", 1, 0))).end(None)
+
+    asyncio.run(call())
+    blocker.unlink()
+    time.sleep(REOPEN_S)
+    asyncio.run(call())
+    log.close()
+    lost: Counter[str] = Counter()
+    assert len(list(read_calls(directory, lost))) == 1
+    assert lost == {"call_rows": 2, "decisions": 0}
 
 
 @pytest.mark.parametrize(

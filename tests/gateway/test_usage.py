@@ -200,7 +200,7 @@ def test_the_usage_of_several_choices_is_believed_only_if_it_is_known_to_count_a
 
 def ask(port: int, path: str, model: str, **body: Any) -> bytes:
     question: dict[str, Any] = {"messages": [{"role": "user", "content": "2 + 2?"}]}
-    if path == "responses":
+    if path in {"responses", "embeddings"}:
         question = {"input": "2 + 2?"}
     data = json.dumps({"model": model, **question, **body}).encode()
     headers = [*JSON, ("x-request-id", f"{model} {path} {body}")]

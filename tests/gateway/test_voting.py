@@ -28,7 +28,7 @@ from adacompute.features.draft import DraftSource
 from adacompute.features.text import FEATURE_SETS
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.voting.engine import Engine
-from adacompute.gateway.voting.request_model import RequestModel
+from adacompute.gateway.voting.request_model import RequestModel, Target
 from adacompute.models.body import Body
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
@@ -39,6 +39,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import FixedRule
+from adacompute.sampling.blocks import question_features
 from adacompute.stages.replay import decide_again, replay_log
 from adacompute.storage.decisions import DecisionLog, read_decisions
 from test_support import gateways, scripted
@@ -152,14 +153,14 @@ def test_the_first_sample_of_the_winning_class_answers_and_all_usage_is_reported
 
 
 def test_a_sample_sends_the_clients_body_with_the_model_replaced(three: Path) -> None:
-    sent = b'{"model":"virtual@1",  "messages":[{"role":"user","content":"2+2"}], "top_k": 1.50,'
+    sent = b'{"model":"virtual@1",  "messages":[{"role":"user","content":"2+2"}], "top_p": 0.50,'
     sent += b' "seed": 9, "adacompute": {"budget": 1}}'
     with serving(three) as (upstream, port):
         upstream.answer(*(reply(str(n)) for n in (4, 5, 6)))  # no vote is decided early
         gateways.send(port, "POST", "/v1/chat/completions", body=sent)
     bodies = sorted(received.body for received in upstream.received)
     assert bodies == [
-        b'{"model":"real",  "messages":[{"role":"user","content":"2+2"}], "top_k": 1.50,'
+        b'{"model":"real",  "messages":[{"role":"user","content":"2+2"}], "top_p": 0.50,'
         b' "seed": %d}' % seed
         for seed in (10, 11, 9)
     ]
@@ -189,11 +190,11 @@ def test_a_sample_sends_the_clients_headers_and_query(three: Path) -> None:
     body = b'{"model": "virtual", "messages": [{"role": "user", "content": "2?"}]}'
     with serving(three) as (upstream, port):
         upstream.answer(reply("4"))
-        path = "/v1/chat/completions?api-version=7"
+        path = "/v1/chat/completions?api-version=7&provider=mine"
         gateways.send(port, "POST", path, headers=[*JSON, *given], body=body)
     (received, *_) = upstream.received
     assert received.target.endswith("?api-version=7")
-    assert received.values("openai-organization") == ["org-1"]
+    assert received.values("openai-organization") == []
     assert received.values("x-trace") == ["t"]
     assert received.values("authorization") == []
 
@@ -750,6 +751,29 @@ def test_drift_is_shown_only_after_enough_requests(
         assert value_of("agreement_drift", port) == 2.0
 
 
+@pytest.mark.parametrize(("std", "is_logged"), [(0.01, True), (1e6, True), (None, False)])
+def test_a_drift_beyond_the_threshold_is_logged_once_per_minute(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    std: float | None,
+    *,
+    is_logged: bool,
+) -> None:
+    monkeypatch.setattr("adacompute.gateway.accounting.account.MIN_DRIFT_REQUESTS", 3)
+    own = load_bundle(bundle(tmp_path / "p", FixedRule(2)))
+    n = question_features(own, "2").shape[1]
+    mean, spread = ((), ()) if std is None else ((-1.0,) * n, (std,) * n)  # () means a drift of 1
+    baseline = Baseline(tuple(mean), tuple(spread), 0.5, 0.0)
+    save_bundle(dataclasses.replace(own, baseline=baseline), tmp_path / "p")
+    with serving(tmp_path / "p") as (upstream, port):
+        upstream.answer(reply("4"))
+        for _ in range(6):
+            ask(port)
+        assert (0.5 <= value_of("feature_drift", port) <= 2) != is_logged
+    assert caplog.text.count("differ from the training questions") == is_logged
+
+
 def test_a_live_stream_without_usage_is_charged_for_its_prompt(tmp_path: Path) -> None:
     log = {"directory": str(tmp_path / "log")}
     with serving(bundle(tmp_path / "p", FixedRule(1)), log=log) as (upstream, port):
@@ -811,7 +835,7 @@ def sample(
 
     async def main() -> tuple[list[str], RequestModel]:
         async with Upstream(upstream.base_url, "real", capabilities=known) as server:
-            model = RequestModel(server, asked, "real", **options)
+            model = RequestModel({None: Target(server)}, asked, "real", **options)
             samples = model.sample("", n, on_usage=model.calls.append)
             return [one.text async for one in samples], model
 

@@ -12,9 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import ModelError, RequestRejected
+from adacompute.models.calls import UNTRACKED, StartedCall
 from adacompute.models.capabilities_cache import describe, load_cached, save_cached
 from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Sample, Settings
-from adacompute.models.probe import MAX_CHOICES, probe
+from adacompute.models.probe import (
+    MAX_CALLS,
+    MAX_CHOICES,
+    MAX_COMPLETION_TOKENS,
+    MAX_PROMPT_TOKENS,
+    probe,
+)
+from adacompute.spending.attempts import CallBound
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
 from adacompute.testing.llama import missing_requirement
 from test_support.llama import LlamaServer, serve_llama
@@ -42,8 +50,16 @@ ALONE: dict[str, Any] = {"n_at_temperature_0": "unknown", "seed_with_n": "unknow
 
 
 def found(settings: FakeSettings) -> Capabilities:
+    bounds: list[CallBound] = []
+
+    class Tracker:
+        async def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
+            if attempt == 1:
+                bounds.append(CallBound.read(path, payload))
+            return await UNTRACKED.start(path, payload, attempt)
+
     async def main(base_url: str) -> Capabilities:
-        async with open_upstream(base_url, "m", retries=QUICK) as upstream:
+        async with open_upstream(base_url, "m", retries=QUICK, tracker=Tracker()) as upstream:
             return await probe(upstream)
 
     tokens = (
@@ -54,6 +70,10 @@ def found(settings: FakeSettings) -> Capabilities:
     with serve_fake(dataclasses.replace(settings, completion_tokens=tokens)) as fake:
         capabilities = asyncio.run(main(fake.base_url))
         assert fake.stats()["calls"] < 60
+    assert len(bounds) <= MAX_CALLS
+    assert sum(one.prompt_tokens for one in bounds) <= MAX_PROMPT_TOKENS
+    limited = [one.completion_tokens for one in bounds if one.is_limited]
+    assert sum(limited) <= MAX_COMPLETION_TOKENS
     return capabilities
 
 

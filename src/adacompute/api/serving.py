@@ -25,6 +25,7 @@ ANY_PORT = 0
 """The ASGI server chooses where to listen, not this application."""
 
 _OWN = {"base_url", "budget", "bundle", "bundle_digest", "host", "log", "models", "port", "workers"}
+_OWN |= {"arm_upstreams", "upstream", "upstreams"}  # only in a file
 _MODEL = {field.name for field in fields(ModelConfig)} - _OWN
 _GATEWAY = {field.name for field in fields(Config)} - _OWN
 
@@ -32,7 +33,7 @@ _GATEWAY = {field.name for field in fields(Config)} - _OWN
 def create_app(
     policies: Mapping[str, Estimator | str | PathLike[str]],
     *,
-    base_url: str,
+    base_url: str | None = None,
     budget: float | Mapping[str, float],
     grader: str | Grader | None = None,
     log: str | PathLike[str] | None = None,
@@ -41,7 +42,8 @@ def create_app(
     """Make an ASGI application that answers requests for some models by their policies.
 
     ``policies`` maps names of models to fitted and calibrated policies, or to their directories.
-    Requests for other models are forwarded to ``base_url`` unchanged. ``budget`` is one number or
+    Requests for other models are forwarded to ``base_url`` unchanged; ``base_urls`` instead are
+    several addresses of servers with the same models. ``budget`` is one number or
     one per model; ``log`` is a directory for the log of decisions. ``settings`` are further
     settings of the gateway, by the names of its configuration file, such as ``upstream_api_key``,
     ``client_keys``, ``max_rounds`` and ``deadline_s``. The server is probed, in the background,

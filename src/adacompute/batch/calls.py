@@ -152,7 +152,7 @@ class Caller:
     ``on_event`` is called for replies with fewer samples than requested (``short``).
     """
 
-    upstreams: Sequence[Upstream]
+    upstream: Upstream
     arms: Sequence[BatchArm]
     account: SpendingAccount
     limiter: CallLimiter
@@ -172,7 +172,7 @@ class Caller:
             return found
         one = self._by_name[arm]
         prompt = one.template.render(question.text)
-        body = request_body(one.model, prompt, one.settings, self.upstreams[0].capabilities)
+        body = request_body(one.model, prompt, one.settings, self.upstream.capabilities)
         request = _Request(one, prompt.path, body, encode(body), 0)
         cost = self.account.costs.max_cost(request.bound(1))
         found = question.requests[arm] = replace(request, max_cost=cost)
@@ -188,10 +188,10 @@ class Caller:
         self, question: QuestionAccount, arm: str | None, number: int, n: int
     ) -> list[Payment]:
         """Make one call for ``n`` samples, the first of which is ``number``, and store them."""
-        started, pause_s, turn = time.monotonic(), 0.5, 0
+        started, pause_s = time.monotonic(), 0.5
         while True:
             try:
-                return await self._draw_once(question, arm, number, n, turn)
+                return await self._draw_once(question, arm, number, n)
             except (LimitReached, RequestRejected):
                 raise
             except ModelError as error:
@@ -203,16 +203,15 @@ class Caller:
                         ) from None
                     raise
             await asyncio.sleep(pause_s)
-            pause_s, turn = min(2 * pause_s, MAX_PAUSE_S), turn + 1
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     async def _draw_once(
-        self, question: QuestionAccount, arm: str | None, number: int, n: int, turn: int
+        self, question: QuestionAccount, arm: str | None, number: int, n: int
     ) -> list[Payment]:
         request = self.prepare(question, arm)
-        upstream = self.upstreams[(question.key + turn) % len(self.upstreams)]
         fields: dict[str, int] = {}
         seed = self.seed_of(question, arm, number)
-        if seed is not None and upstream.capabilities.seed != "rejected":
+        if seed is not None and self.upstream.capabilities.seed != "rejected":
             fields["seed"] = seed
         if n > 1:
             fields["n"] = n
@@ -220,7 +219,7 @@ class Caller:
         call = self.account.start_call(purchase, question)
         samples: list[Sample] = []
         try:
-            reply = await self._send(upstream, request, fields, call)
+            reply = await self._send(question, request, fields, call)
             if not isinstance(reply, ParsedReply):
                 raise RequestRejected(reply.message)
             # More than were asked for are paid for and not kept: their numbers are not theirs.
@@ -235,14 +234,21 @@ class Caller:
         return drawn
 
     async def _send(
-        self, upstream: Upstream, request: _Request, fields: Mapping[str, int], call: PaidCall
+        self,
+        question: QuestionAccount,
+        request: _Request,
+        fields: Mapping[str, int],
+        call: PaidCall,
     ) -> Reply:
         await self.limiter.acquire()
         latency_s = None
         try:
             if self.before_call is not None:
                 await self.before_call(call.purchase.bound)
-            reply = await upstream.post_bytes(request.path, request.encode(fields), tracker=call)
+            body = request.encode(fields)
+            reply = await self.upstream.post_bytes(
+                request.path, body, tracker=call, key=question.key
+            )
             latency_s = reply.latency_s
             return reply
         finally:

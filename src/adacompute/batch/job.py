@@ -105,7 +105,7 @@ class BatchJob:
         self._spendable = self._total - math.ceil(self.settings.reserve * self._total)
         self._cheapest = max(1, self.costs.to_amount(float(self.bundle.level_cost.min())))
 
-    async def run(self, upstreams: Sequence[Upstream]) -> dict[str, Any]:
+    async def run(self, upstream: Upstream) -> dict[str, Any]:
         """Answer everything that is not answered yet; return counts and costs."""
         self._check()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -120,8 +120,7 @@ class BatchJob:
             )
             extra = self.costs.to_amount(self.extra)
             async with AsyncExitStack() as stack:
-                for upstream in upstreams:
-                    await stack.enter_async_context(upstream)
+                await stack.enter_async_context(upstream)
                 account = await stack.enter_async_context(
                     SpendingAccount(
                         self.directory,
@@ -137,7 +136,7 @@ class BatchJob:
                     span=self.span,
                     bundle=self.bundle,
                     grader=self.grader,
-                    caller=self._make_caller(upstreams, account),
+                    caller=self._make_caller(upstream, account),
                     parts=self._parts,
                     curve=self.curve,
                     expected=self.expected or ExpectedSpend.uniform(self._n),
@@ -178,9 +177,9 @@ class BatchJob:
         write_atomically(path, json.dumps(asked | {"lag": lag}, indent=2).encode())
         return lag
 
-    def _make_caller(self, upstreams: Sequence[Upstream], account: SpendingAccount) -> Caller:
+    def _make_caller(self, upstream: Upstream, account: SpendingAccount) -> Caller:
         return Caller(
-            upstreams,
+            upstream,
             self.arms,
             account,
             FixedLimiter(self.settings.concurrency),

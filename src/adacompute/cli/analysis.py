@@ -118,6 +118,14 @@ def _print_spend(result: Result) -> None:
         for row in result["spend"]
     ]
     print_rows("Spend", rows)
+    if any(result["lost"].values()):
+        decisions = format_amount(result["lost"]["decisions"], "decision")
+        call_rows = format_amount(result["lost"]["call_rows"], "row")
+        print_text(
+            f"Lost, because a disk was full or could not be written: {decisions}, and {call_rows} "
+            "of this account, two for each call.",
+            "yellow",
+        )
 
 
 def _print_replay(result: Result) -> None:

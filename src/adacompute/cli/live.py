@@ -91,7 +91,12 @@ def collect(
 
 @click.command("serve")
 @click.option("--bundle", type=RUN, help="Bundle of the policy; 'example' ships with the package.")
-@click.option("--base-url", help="URL of the upstream, ending in /v1 (default: OPENAI_BASE_URL).")
+@click.option(
+    "--base-url",
+    "base_urls",
+    multiple=True,
+    help="URL of the upstream, ending in /v1 (default: OPENAI_BASE_URL); repeat it for several.",
+)
 @click.option("--budget", type=float, help="Mean cost per request, in the bundle's unit.")
 @click.option("--model", help="Model to serve, if the bundle names none.")
 @click.option("--grader", help="Grader instead of the bundle's; needed for a command (cmd:…).")
@@ -194,11 +199,11 @@ def _print_serving(result: Result) -> None:
     print_values(
         "Ready to serve",
         {
-            "Upstream": result["base_url"],
             "Address": result["listen"],
-            "Client keys": result["clients"],
+            "Clients": ", ".join(one["name"] for one in result["clients"]) or "no keys",
         },
     )
+    _print_upstreams(result["upstreams"])
     rows = [
         {
             "Virtual model": row["name"],
@@ -215,6 +220,7 @@ def _print_serving(result: Result) -> None:
         for row in result["models"]
     ]
     print_columns("Models", rows)
+    _print_serving_limits(result)
     if not result["caps"]:
         return
     rows = [
@@ -234,6 +240,63 @@ def _print_serving(result: Result) -> None:
     )
     if result["store_problem"] is not None:
         print_text(f"Account store: {result['store_problem']}")
+
+
+def _print_serving_limits(result: Result) -> None:
+    """Print what limits requests, where files are kept, and what the probe costs."""
+    by_owner = {"Gateway": result["limits"]}
+    by_owner |= {f"Model {one['name']}": one["limits"] for one in result["models"]}
+    by_owner |= {
+        f"Client {one['name']}": {name: one[name] for name in one if name != "name"}
+        for one in result["clients"]
+    }
+    rows = [
+        {"Limit of": whose, "Setting": name, "Value": _show_limit(value)}
+        for whose, limits in by_owner.items()
+        for name, value in limits.items()
+    ]
+    print_rows("Limits", rows)
+    rows = [
+        {
+            "Files": one["name"],
+            "Directory": one["directory"],
+            "Can be written": "yes" if one["is_writable"] else "no",
+        }
+        for one in result["directories"]
+    ]
+    print_rows("Directories", rows)
+    probe = result["probe"]
+    if not probe["models"]:
+        print_text("The start needs no probe.")
+        return
+    cost = "unknown without token prices" if probe["max_cost"] is None else probe["max_cost"]
+    values = {
+        "Models": ", ".join(probe["models"]),
+        "Calls": probe["max_calls"],
+        "Prompt tokens": probe["max_prompt_tokens"],
+        "Completion tokens": probe["max_completion_tokens"],
+        "Cost": cost,
+    }
+    print_values("Probe at the start, at most", values)
+
+
+def _show_limit(value: object) -> str:
+    """Write a limit, or a list of what is allowed."""
+    listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return format_value(listed)
+
+
+def _print_upstreams(upstreams: list[Result]) -> None:
+    """Print each address of each upstream, and whether it answers."""
+    rows = [
+        {
+            "Upstream": row["upstream"] or "the gateway's",
+            "Address": row["base_url"],
+            "Status": row["problem"] or "answers",
+        }
+        for row in upstreams
+    ]
+    print_rows("Upstreams", rows)
 
 
 def _print_caps(result: Result) -> None:

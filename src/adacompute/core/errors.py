@@ -60,7 +60,17 @@ class GraderError(AdaComputeError):
 
 
 class ModelError(AdaComputeError):
-    """An upstream that failed after all retries that make sense."""
+    """An upstream that failed after all retries that make sense.
+
+    ``advice`` is the end of the message that says what an operator can do.
+    """
+
+    advice: str = ""
+
+    @property
+    def without_advice(self) -> str:
+        """The message for clients of a gateway, who can do nothing about its upstream."""
+        return str(self).removesuffix(self.advice)
 
 
 class RateLimited(ModelError):  # noqa: N818 - it names the state, not a fault

@@ -88,7 +88,12 @@ def hash_strings(values: Sequence[str]) -> KeyArray:
 
 def hash_text(text: str) -> int:
     """Return a question's key from its text."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+    return hash_bytes(text.encode())
+
+
+def hash_bytes(data: bytes) -> int:
+    """Return a number of 64 bits that is the same in every process."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 
 
 def text_id(text: str) -> str:

@@ -12,15 +12,14 @@ from collections.abc import Callable, Mapping
 from adacompute.core.errors import AdaComputeError, ModelError, ModelTimeout, RateLimited
 from adacompute.gateway.accounting.caps import NotPriced
 from adacompute.gateway.connection.bodies_in_flight import TooManyBytes
-from adacompute.gateway.connection.exchange import JSON, Exchange, TooLarge, TooManyElements
+from adacompute.gateway.connection.exchange import JSON, Exchange, TooLarge
+from adacompute.gateway.requests.contract import BadRequest, Forbidden
 from adacompute.gateway.requests.openai_replies import write_error
-from adacompute.gateway.requests.openai_requests import BadRequest
-from adacompute.gateway.requests.request_checks import Forbidden
 from adacompute.gateway.voting.request_model import UpstreamRejected
 from adacompute.models.endpoint import Unavailable
 from adacompute.spending.meter import CapReached
 
-EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyBytes, TooManyElements, TimeoutError)
+EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyBytes, TimeoutError)
 """Failures that are answered with a message of their own."""
 
 BAD_REQUEST = 400
@@ -30,19 +29,19 @@ MAX_RETRY_AFTER_S = 31 * 86_400.0
 ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "invalid_api_key": (401, "the key is missing or not valid"),
     "budget_not_allowed": (403, "the budget is above ``max_budget`` of the client or the model"),
+    "field_not_allowed": (403, "a field chooses a price, a payer or a target: see its ``param``"),
     "invalid_host": (403, "the ``Host`` header is not in ``allowed_hosts``"),
     "invalid_origin": (403, "a web page whose origin is not in ``allowed_origins``"),
     "model_not_allowed": (403, "the model is not in ``models`` of the client"),
     "no_token_prices": (403, "a cap in money, and the model has no token prices"),
     "path_not_allowed": (403, "the method and path are not in ``allowed_paths``"),
-    "samples_not_allowed": (403, "``n`` or ``best_of`` is above ``max_samples``"),
-    "stored_member": (403, "a member refers to stored responses: see ``allow_stored_responses``"),
+    "samples_not_allowed": (403, "prompts × ``n`` is above ``max_samples``"),
+    "stored_member": (403, "a field refers to stored data: see ``allow_stored_responses``"),
     "framing_too_large": (400, "the chunks of the body have too much framing"),
     "invalid_http": (400, "the request is not valid HTTP"),
     "invalid_path": (400, "the path contains ``..``"),
     "invalid_transfer_coding": (400, "the ``Transfer-Encoding`` is another than ``chunked``"),
     "pipelining": (400, "too many requests are pipelined on one connection"),
-    "too_many_elements": (400, "the body has more than ``max_json_elements``"),
     "unread_body": (400, "the body goes on after the reply"),
     "invalid_method": (405, "the method is not supported"),
     "slow": (408, "the body did not arrive within ``body_timeout_s``"),
@@ -59,16 +58,28 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "headers_too_large": (431, "the headers are above ``max_header_bytes`` or ``max_headers``"),
     "url_too_long": (431, "the URL is above ``max_request_line_bytes``"),
     "body_bytes_in_flight": (503, "bodies in flight are above ``max_body_bytes_in_flight``"),
+    "internal_error": (500, "the gateway itself failed; its log has the cause"),
     "overloaded": (503, "more than ``max_concurrency`` requests are in flight"),
     "upstream_failing": (503, "the upstream fails repeatedly and was not asked"),
     "timeout": (504, "the upstream did not answer in time, or ``timeout_s`` is over"),
 }
 """Status and meaning of every code in the gateway's own errors."""
 
+ADVICE: Mapping[str, str] = {
+    "path_not_allowed": "see allowed_paths",
+    "invalid_host": "see allowed_hosts",
+    "invalid_origin": "see allowed_origins",
+    "invalid_content_type": "a gateway with client_keys takes other types",
+    "no_token_prices": "see token_prices",
+    "overloaded": "see max_concurrency",
+}
+"""What an operator can do, by code: for the log, because clients can do nothing about it."""
+
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
+    500: "server_error",
     503: "server_error",
 }
 _HEADERS = {
@@ -81,11 +92,16 @@ _HEADERS = {
 }
 
 
-async def send_rejection(exchange: Exchange, status: int, message: str, code: str) -> None:
+async def send_rejection(
+    exchange: Exchange, status: int, message: str, code: str, param: str | None = None
+) -> None:
     """Send an error for a request that the gateway does not serve."""
     exchange.error_code = code
+    if code in ADVICE:
+        exchange.error = f"{exchange.error or message}: {ADVICE[code]}"
     kind = _KINDS.get(status, "invalid_request_error")
-    await exchange.fail(status, message, kind, code=code, headers=_HEADERS.get(status, []))
+    headers = _HEADERS.get(status, [])
+    await exchange.fail(status, message, kind, code=code, param=param, headers=headers)
 
 
 async def send_error(
@@ -100,13 +116,11 @@ async def send_error(
         case UpstreamRejected() if _has_reply(error) and exchange.status == 0:
             await _send_upstream_error(exchange, error, redact)
         case Forbidden():
-            await send_rejection(exchange, 403, str(error), error.code)
+            await send_rejection(exchange, 403, str(error), error.code, error.param)
         case BadRequest():
             await exchange.fail(400, str(error), "invalid_request_error", param=error.param)
         case TooLarge():
             await send_rejection(exchange, 413, str(error), "too_large")
-        case TooManyElements():
-            await send_rejection(exchange, 400, str(error), "too_many_elements")
         case TooManyBytes():
             await send_rejection(exchange, error.status, str(error), error.code)
         case TimeoutError():
@@ -119,14 +133,21 @@ async def send_error(
             after = [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
             is_down = isinstance(error, Unavailable)
             status, kind = (503, "upstream_error") if is_down else (429, "rate_limit_error")
-            await exchange.fail(status, str(error), kind, headers=after)
+            await exchange.fail(status, error.without_advice, kind, headers=after)
         case ModelTimeout():
             await exchange.fail(504, str(error), "upstream_error", code="timeout")
+        case UpstreamRejected() if _is_redirected(error):
+            await exchange.fail(502, "the upstream sent a redirection", "upstream_error")
         case ModelError():
-            await exchange.fail(502, str(error), "upstream_error")
+            await exchange.fail(502, error.without_advice, "upstream_error")
         case _:
-            await exchange.fail(500, str(error), "server_error")
+            await send_internal_error(exchange)
     return exchange.error_code
+
+
+async def send_internal_error(exchange: Exchange) -> None:
+    """Say that the gateway itself failed; the cause is for its log."""
+    await send_rejection(exchange, 500, "internal error of the gateway", "internal_error")
 
 
 async def _send_cap_reached(exchange: Exchange, error: CapReached) -> None:
@@ -135,7 +156,7 @@ async def _send_cap_reached(exchange: Exchange, error: CapReached) -> None:
     exchange.error_code = "cap_reached" if error.is_spent else "cap_unavailable"
     await exchange.fail(
         429,
-        str(error),
+        error.without_advice,
         "insufficient_quota" if error.is_spent else "rate_limit_error",
         code=exchange.error_code,
         headers=[
@@ -143,6 +164,11 @@ async def _send_cap_reached(exchange: Exchange, error: CapReached) -> None:
             (b"x-should-retry", b"false" if error.is_spent else b"true"),
         ],
     )
+
+
+def _is_redirected(error: UpstreamRejected) -> bool:
+    """Whether the upstream moved; its message says to where, which clients need not know."""
+    return error.reply is not None and error.reply.status < BAD_REQUEST
 
 
 def _has_reply(error: UpstreamRejected) -> bool:

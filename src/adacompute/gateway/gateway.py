@@ -8,15 +8,14 @@ itself.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Self
-from urllib.parse import urlsplit
+from typing import Self, cast
 
-from adacompute.core.errors import ModelError, ModelTimeout
+from adacompute.core.errors import ModelTimeout
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.accounting.spending import Spending
 from adacompute.gateway.accounting.tracing import Spans
@@ -33,53 +32,55 @@ from adacompute.gateway.connection.exchange import (
     Send,
 )
 from adacompute.gateway.connection.time_limit import TimeLimit
-from adacompute.gateway.error_replies import EXPECTED, send_error, send_rejection
+from adacompute.gateway.error_replies import (
+    EXPECTED,
+    send_error,
+    send_internal_error,
+    send_rejection,
+)
+from adacompute.gateway.forwarding.health_check import HealthCheck
 from adacompute.gateway.forwarding.passthrough import (
     MAX_BUFFERED,
+    SUCCESS,
     forward,
     redact_error,
     without_coding,
 )
 from adacompute.gateway.forwarding.probing import needs_probe, probe_upstreams
 from adacompute.gateway.forwarding.upstream_health import UpstreamHealth
+from adacompute.gateway.forwarding.upstreams import Upstreams
 from adacompute.gateway.forwarding.usage_reader import decompress
 from adacompute.gateway.processes.operator_pages import READY
 from adacompute.gateway.requests.admission import Admission
 from adacompute.gateway.requests.clients import Clients
+from adacompute.gateway.requests.fields import CHAT, length_field
+from adacompute.gateway.requests.large_bodies import LargeBodies, is_large
 from adacompute.gateway.requests.openai_replies import add_models
 from adacompute.gateway.requests.openai_requests import (
     BUDGET_HEADER,
-    PATHS,
-    REFUSED_PATHS,
-    VOTED_PATHS,
     VirtualRequest,
     has_dot_segments,
-    parse_request,
-    passthrough_reason,
 )
-from adacompute.gateway.requests.output_limits import limit_forwarded
-from adacompute.gateway.requests.request_checks import (
-    check_budget,
-    check_choices,
-    check_request,
-    max_samples,
+from adacompute.gateway.requests.reading import (
+    Arrival,
+    ReadRequest,
+    needs_parsing,
+    read_request,
 )
+from adacompute.gateway.requests.rules import make_rules
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.log_settings import MB
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.grading_queues import GradingQueues
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.gateway.voting.voting import Voting
-from adacompute.models.openai import Upstream
-from adacompute.models.relay import Relay
-from adacompute.models.retry_budget import RetryBudget
+from adacompute.models.messages import Capabilities, UpstreamKind
+from adacompute.spending.attempts import CallBound
 from adacompute.spending.registers import Register
 from adacompute.spending.token_prices import parse_token_prices
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-UPSTREAM_FAILURES = (500, 502, 503, 504)
-UPSTREAM_STATUSES = (200, *UPSTREAM_FAILURES)
-OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST = 200, 400, 404, 499
+OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST, FAILED = 200, 400, 404, 499, 500
 
 
 class Gateway:
@@ -100,14 +101,15 @@ class Gateway:
         if config.token_prices is not None:
             price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
         spans = Spans() if config.traces else None
-        self.account = Account(config.log, config.calls.open(config.port), price_lists, spans)
+        calls, drift = config.calls.open(config.port), config.drift_threshold
+        self.account = Account(config.log, calls, price_lists, spans, drift_threshold=drift)
         self._spending = Spending(config, tuple(models.values()), self.account.metrics, register)
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None
         self._n_in_flight = 0
-        upstream = urlsplit(config.base_url)
-        self._addresses = (config.base_url, upstream.netloc, upstream.hostname or upstream.netloc)
         self._names = tuple(models)
+        self._rules = make_rules(config, models, price_lists[NO_MODEL])
+        self._large_bodies = LargeBodies()
         self.clients = Clients(config.client_keys, config.client_limits, config.allowed_paths)
         self.browser_checks = BrowserChecks(
             bool(config.client_keys), tuple(config.allowed_hosts), tuple(config.allowed_origins)
@@ -122,45 +124,34 @@ class Gateway:
             bodies=_bodies_in_flight(config),
         )
         self._stack = AsyncExitStack()
+        self._upstreams = Upstreams(config, self.account, self._stack)
         self._voting: dict[str, Voting] = {}
-        self._health = UpstreamHealth(self._upstream_answers, config.max_upstream_failures)
-        self._retry_budget = RetryBudget(config.max_retry_share)
         self._grading = GradingQueues(config, self.account.metrics)
 
     async def __aenter__(self) -> Self:
         config = self.config
         await self._spending.open()
         self.account.calls.caps = self._spending.caps
-        self.relay = await self._stack.enter_async_context(
-            Relay(
-                config.base_url,
-                api_key=config.upstream_api_key,
-                forward_key=config.forward_key,
-                timeouts=config.timeouts,
-            )
-        )
+        await self._upstreams.open()
+        self.relay = self._upstreams.relay()
         for name, virtual in self.models.items():
-            upstream = Upstream(
-                config.base_url,
-                virtual.model,
-                capabilities=virtual.capabilities,
-                api_key=config.upstream_api_key,
-                timeouts=config.timeouts,
-                retries=config.retries,
-                max_connections=config.max_concurrency,
-                max_reply_bytes=int(config.max_reply_mb * MB),
-                on_event=self.account.event_counter(name),
-                retry_budget=self._retry_budget,
-            )
-            await self._stack.enter_async_context(upstream)
+            sampled = virtual.upstream_models
+            clients = {
+                arm: await self._upstreams.open_client(name, one) for arm, one in sampled.items()
+            }
+            relays = {arm: self._upstreams.relay(one.upstream) for arm, one in sampled.items()}
             if virtual.scorer is not None:
                 await self._stack.enter_async_context(virtual.scorer)
             grading = self._grading.queue_for(virtual.grader)
-            engine = Engine(virtual, upstream, grading, self._spending.replica)
+            engine = Engine(virtual, clients, grading, self._spending.replica)
             await engine.warm_up()
-            self._voting[name] = Voting(engine, self.relay, self.account, config)
+            self._voting[name] = Voting(engine, relays, self.account, config)
             self.account.register(engine)
+        upstreams = {name: one.engine.upstream for name, one in self._voting.items()}
+        self._check = HealthCheck(self.relay, self.account.calls, upstreams)
+        self._health = UpstreamHealth(self._check.run)
         await self._spending.start([one.engine.held_budgets for one in self._voting.values()])
+        self._set_terms()
         self._start_probe()
         return self
 
@@ -176,19 +167,28 @@ class Gateway:
         await asyncio.gather(*drained)
         await self._spending.close()
         await self._grading.close()
+        self._large_bodies.close()
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
 
     @property
     def state(self) -> str:
         """The state that /ready reports: "ready", or why requests cannot be served."""
+        return next(iter(self.not_ready.values()), READY)
+
+    @property
+    def not_ready(self) -> dict[str, str]:
+        """Why requests cannot be served: sentences by cause, the most important first."""
+        found: dict[str, str] = {}
         if self._health.is_failing:
-            return "upstream failing"
+            found["upstream"] = "upstream failing"
         if any(voting.engine.lacks_logprobs for voting in self._voting.values()):
-            return "upstream returns no log-probabilities"
+            found["logprobs"] = "upstream returns no log-probabilities"
         if self._spending.refuses_all:
-            return f"account store {self.store}"
-        return READY if self._probing is None or self._probing.done() else "probing"
+            found["store"] = f"account store {self.store}"
+        if self._probing is not None and not self._probing.done():
+            found["probing"] = "probing"
+        return found
 
     @property
     def store(self) -> str:
@@ -197,16 +197,35 @@ class Gateway:
 
     def _start_probe(self) -> None:
         """Probe, in the background, upstreams of which nothing is known."""
-        upstreams = [voting.engine.upstream for voting in self._voting.values()]
+        engines = [voting.engine for voting in self._voting.values()]
+        upstreams = [upstream for engine in engines for upstream in engine.upstreams.values()]
         unknown = [upstream for upstream in upstreams if needs_probe(upstream.capabilities)]
         if self.config.probe and unknown:
             probe = probe_upstreams(self.config, unknown, self.account.calls)
             self._probing = asyncio.create_task(probe)
+            self._probing.add_done_callback(lambda _: self._set_terms())
+
+    def _set_terms(self) -> None:
+        """Note of which kind the upstream is, and how it takes the length of a completion."""
+        engines = [voting.engine for voting in self._voting.values()]
+        upstreams = [upstream for engine in engines for upstream in engine.upstreams.values()]
+        if self.config.upstream_kind is not None:
+            given = cast("UpstreamKind", self.config.upstream_kind)
+            for upstream in upstreams:
+                upstream.capabilities = replace(upstream.capabilities, kind=given)
+        known = [upstream.capabilities for upstream in upstreams] or [Capabilities()]
+        kinds = {one.kind for one in known}
+        kind: UpstreamKind = known[0].kind if len(kinds) == 1 else "generic"
+        if self.config.upstream_kind is not None:
+            kind = cast("UpstreamKind", self.config.upstream_kind)
+        spelling = length_field(kind, CHAT, known[0])
+        terms = replace(self._rules.terms, kind=kind, length_field=spelling)
+        self._rules = replace(self._rules, terms=terms)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request below /v1."""
         exchange = Exchange(scope, receive, send)
-        exchange.redact = self._hide_upstream
+        exchange.redact = self._upstreams.hide
         exchange.count_body(self.connection_limits.bodies)
         self._n_in_flight += 1
         self.account.metrics.add_in_flight(1)
@@ -215,34 +234,28 @@ class Gateway:
         except ClientDisconnected:
             exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
         except EXPECTED as error:
-            if (code := await send_error(exchange, error, self.relay.redact)) is not None:
+            if (code := await send_error(exchange, error, self._upstreams.redact)) is not None:
                 self.account.record_rejection(code)
         except BaseException as error:
             if isinstance(error, Exception):  # clients get no traceback
-                await exchange.fail(500, "internal error, see the gateway's log", "server_error")
+                self.account.record_rejection("internal_error")
+                await send_internal_error(exchange)
             raise
         finally:
             self._n_in_flight -= 1
             exchange.release_body()
             self.account.metrics.add_in_flight(-1)
             self.account.record_request(exchange)
-            status = exchange.final_status
-            if status in UPSTREAM_STATUSES and exchange.error_code is None:
-                self._health.record(is_failure=status != OK)
+            if self.config.check_upstream and exchange.method == "POST":
+                self._record_health(exchange)
 
-    async def _upstream_answers(self) -> bool:
-        """Whether the upstream answers a request that costs nothing."""
-        try:
-            async with self.relay.send("GET", "models", [], b"") as relayed:
-                return relayed.status < min(UPSTREAM_FAILURES)
-        except ModelError:
-            return False
-
-    def _hide_upstream(self, message: str) -> str:
-        """Remove the address of the upstream from a message for a client."""
-        for address in self._addresses:
-            message = message.replace(address, "the upstream")
-        return message
+    def _record_health(self, exchange: Exchange) -> None:
+        """Note whether the upstream served a request, unless it rejected it or was not asked."""
+        status = exchange.final_status
+        if status in SUCCESS:
+            self._check.note_success(exchange)
+        if exchange.error_code is None and (status in SUCCESS or status >= FAILED):
+            self._health.record(is_failure=status >= FAILED)
 
     async def _serve_in_time(self, exchange: Exchange) -> None:
         """Serve a request; raise ModelTimeout if it takes longer than any request may."""
@@ -267,59 +280,58 @@ class Gateway:
             await self._serve_authorized(exchange)
 
     async def _serve_authorized(self, exchange: Exchange) -> None:
-        is_voted = PATHS.get(exchange.path) in VOTED_PATHS
         body = await exchange.read(
             max_bytes=int(self.config.max_body_mb * MB),
             timeout_s=self.config.body_timeout_s,
-            max_elements=self.config.max_json_elements if is_voted else math.inf,
         )
-        check_request(self.config, exchange.client, exchange.method, exchange.path, body)
-        request = None
-        if exchange.method == "POST" and exchange.path in (*PATHS, *REFUSED_PATHS):
-            request = parse_request(
-                exchange.path,
-                body,
-                self._names,
-                exchange.header(BUDGET_HEADER),
-                max_elements=self.config.max_json_elements,
-            )
-            if request is not None:
-                check_budget(self.config, exchange.client, request)
+        found = await self._read(exchange, body)
+        if found.judged is not None:
+            for header in exchange.remove_choices():
+                self.account.metrics.count("removed_headers_total", header)
+        request = found.virtual
         async with exchange.cancel_on_disconnect():
             if exchange.method == "GET" and exchange.path == "/v1/models":
                 await self._list_models(exchange)
                 return
             if request is None:
-                await self._forward(exchange, body, "model" if exchange.path in PATHS else "path")
+                await self._forward(exchange, *found.for_upstream(body), found.reason or "model")
                 return
             exchange.model = request.model
             with self._admission.admit("model", request.model) as rejection:
                 if rejection is not None:
                     await self.reject(exchange, *rejection)
                     return
-                await self._serve_virtual(exchange, request)
+                await self._serve_virtual(exchange, request, found)
 
-    async def _serve_virtual(self, exchange: Exchange, request: VirtualRequest) -> None:
+    async def _read(self, exchange: Exchange, body: bytes) -> ReadRequest:
+        """Read a request; a large body is read in a process of its own."""
+        budget = exchange.header(BUDGET_HEADER)
+        arrival = Arrival(exchange.method, exchange.path, exchange.client, budget)
+        if is_large(body) and needs_parsing(self._rules, arrival, body):
+            return await self._large_bodies.read(self._rules, arrival, body)
+        return read_request(self._rules, arrival, body)
+
+    async def _serve_virtual(
+        self, exchange: Exchange, request: VirtualRequest, found: ReadRequest
+    ) -> None:
         voting = self._voting[request.model]
-        if reason := passthrough_reason(request, voting.engine.virtual.answer_field):
-            await self._forward(exchange, voting.body_for_upstream(request), reason)
-        else:
-            exchange.max_samples = max_samples(self.config, exchange.client, request.model)
+        if found.reason is None:
+            exchange.max_samples = found.max_samples
             await voting.serve(exchange, request)
+        else:
+            await self._forward(exchange, *voting.for_upstream(request), found.reason)
 
-    async def _forward(self, exchange: Exchange, body: bytes, reason: str) -> None:
-        """Forward a request that is not voted on."""
-        check_choices(body, max_samples(self.config, exchange.client, exchange.model))
-        if exchange.method == "POST" and exchange.model not in self.models:
-            limit, max_elements = self.config.max_output_tokens, self.config.max_json_elements
-            body = limit_forwarded(body, exchange.path, limit, max_elements=max_elements)
-        recorder = self.account.recorder(exchange, "forward")
-        known = [voting.counts_all for voting in self._voting.values()]
-        counts_all = bool(known) and all(known)  # all models have the same upstream
+    async def _forward(
+        self, exchange: Exchange, body: bytes, bound: CallBound | None, reason: str
+    ) -> None:
+        """Forward a request that is not voted on; its bound is known if it was judged."""
+        recorder = replace(self.account.recorder(exchange, "forward"), bound=bound)
+        virtual = self._voting.get(exchange.model)
+        relay = self.relay if virtual is None else virtual.relay
+        known = [voting.counts_all for voting in self._voting.values() if voting.relay is relay]
+        counts_all = bool(known) and all(known)
         try:
-            await forward(
-                exchange, self.relay, body, recorder, reason=reason, counts_all=counts_all
-            )
+            await forward(exchange, relay, body, recorder, reason=reason, counts_all=counts_all)
         finally:
             self.account.metrics.count("passthrough_requests_total", exchange.model, reason)
 
@@ -340,7 +352,7 @@ class Gateway:
     def _client_rejection(self, exchange: Exchange, client: str) -> tuple[int, str, str] | None:
         """Return why a request is rejected by its path, or because the upstream fails."""
         if not self.clients.allows_path(client, exchange.method, exchange.path):
-            message = "this method and path are not allowed: see allowed_paths"
+            message = "this method and path are not allowed"
             return 403, message, "path_not_allowed"
         if not self._health.admits():
             message = "the upstream fails repeatedly, so the request was not sent to it"

@@ -1,10 +1,12 @@
-r"""Body: a JSON object as its sender wrote it, of which single members can be read and changed.
+r"""Body: a JSON object as its sender wrote it, of which single fields can be read and changed.
 
-A gateway must forward what it received: members it does not know, numbers as they were written, the
-order of everything. So a body is never serialised again. Members that must change are replaced in
-the bytes, and every other byte stays. Values are parsed only when they are read, into the type that
-is asked for, so that a large member that nobody reads takes no memory. This is the only module that
-uses msgspec. It knows nothing of what the members mean.
+A gateway must forward what it received: fields it does not know, numbers as they were written, the
+order of everything. So a body is never serialised again. Fields that must change are replaced in
+the text, and every other character stays. A body is parsed once, by the parser of Python's
+standard library, which is written in C, and within limits: on fields per object, on fields
+altogether, and none twice in one object, at any depth, because parsers differ on which one counts.
+This is the only module that uses msgspec, by which values become types. It knows nothing of what
+the fields mean.
 
 >>> Body.parse(b'{"model": "a@2",  "seed": 1.50}').edit({"model": "a", "n": 2})
 b'{"model": "a",  "seed": 1.50, "n": 2}'
@@ -14,38 +16,62 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from json.decoder import scanstring  # type: ignore[attr-defined]  # not in the stubs
+from typing import Any, Final, NamedTuple, NoReturn
 
 from adacompute.core.errors import needs_extra
 
-DROP: Final = object()
-"""As the new value of a member: leave the member out."""
+
+class _Drop(Enum):
+    DROP = "DROP"
+
+
+DROP: Final = _Drop.DROP
+"""As the new value of a field: leave the field out."""
 
 INVALID: Final = object()
 """Read instead of a value that is not of the type that was asked for."""
 
-MAX_ELEMENTS = 300_000
-"""Brackets and commas that a body may have if no other limit is given."""
+MAX_FIELDS, MAX_FIELDS_IN_ALL = 4_096, 65_536
+"""Fields that one object of a body may have, and all of its objects together."""
 
-_SPACE = rb"[ \t\n\r]*+"
-_NAME = re.compile(_SPACE + rb'("(?:[^"\\]++|\\.)*+")' + _SPACE + b":" + _SPACE, re.DOTALL)
-_NEXT = re.compile(_SPACE + b"," + _SPACE)
-_OPEN = re.compile(_SPACE + rb"\{" + _SPACE)
-_CLOSE = re.compile(_SPACE + rb"\}" + _SPACE)
-_PAIR = rb"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_ESCAPE = re.compile(rb"\\(?:" + _PAIR + rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL)
-_EMPTY = frozenset({b"null", b"false", b"0", b'""', b"[]", b"{}"})
+MAX_ELEMENTS = 300_000
+"""Brackets and commas of a part of a reply that is parsed."""
+
+_SHOWN = 100
+_OPEN = re.compile(r"[ \t\n\r]*\{[ \t\n\r]*")
+_COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
+_NEXT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
+_CLOSE = re.compile(r"[ \t\n\r]*\}[ \t\n\r]*")
+_PAIR = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE = re.compile(r"\\(?:" + _PAIR + r"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL)
 
 
 class InvalidBody(ValueError):  # noqa: N818 - it says what the body is
-    """A body that is not parsed, because parsers would differ on it or because it is too large."""
+    """A body that is not parsed, because parsers would differ on it or because it is too large.
+
+    ``field`` names the part that is wrong, if it is one.
+    """
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class WrongType(ValueError):  # noqa: N818 - it says what the field has
+    """A field that is of another type; ``field`` is its name."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class _Member(NamedTuple):
-    """Positions of a member in the body: its name, its value and the end of its value."""
+    """Positions of a field in the text: its name, its value and the end of its value."""
 
     name: str
     begin: int
@@ -60,60 +86,105 @@ def count_elements(data: bytes) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A JSON object: its bytes, its values as bytes, and the positions of its members."""
+    """A JSON object: its bytes, the values of its fields, and where they are in its text."""
 
     data: bytes
-    values: Mapping[str, bytes]
+    fields: Mapping[str, Any]
     _members: tuple[_Member, ...]
 
     @staticmethod
-    def parse(data: bytes, *, max_elements: int = MAX_ELEMENTS) -> Body | None:
+    def parse(data: bytes) -> Body | None:
         """Parse a body; None if it is not a JSON object.
 
-        Raises InvalidBody if it has more brackets and commas than allowed, counted before it is
-        parsed and also inside texts, or if a name occurs twice: parsers differ on which one counts.
+        Raises InvalidBody if it has too many fields, or a field twice in one object.
         """
-        if count_elements(data) > max_elements:
-            raise InvalidBody(f"the body has more than {max_elements} brackets and commas")
         try:
-            data.decode()
-            plain, values = _decode_members(data)
-        except (ValueError, RecursionError):
+            text = data.decode()
+            if "\\u" in text:
+                text = _without_lone_surrogates(text)
+            fields, members = _parse_object(text)
+        except InvalidBody:
+            raise
+        except (ValueError, RecursionError, StopIteration):
             return None
-        return Body(data, values, _locate(plain, values))
+        return Body(data, fields, members)
 
     def read(self, name: str, kind: Any) -> Any:  # noqa: ANN401 - a type, and a value of it
-        """Return a member as a type, None if it is missing, INVALID if it is of another type."""
-        value = self.values.get(name)
-        if value is None:
+        """Return a field as a type, None if it is missing, INVALID if it is of another type."""
+        if name not in self.fields:
             return None
         try:
-            return _decoder(kind).decode(value)
+            return _convert()(self.fields[name], kind)
         except (ValueError, RecursionError):
             return INVALID
 
     def is_set(self, name: str) -> bool:
-        """Whether a member is there and neither null, false, 0 nor empty."""
-        return self.values.get(name, b"null") not in _EMPTY
+        """Whether a field is there and neither null, false, 0 nor empty."""
+        return bool(self.fields.get(name))
+
+    def raw(self, name: str) -> bytes:
+        """Return the value of a field as it is written; empty if it is missing."""
+        for member in self._members:
+            if member.name == name:
+                return self.data.decode()[member.value : member.end].encode()
+        return b""
+
+    def without_text(self, long_names: Collection[str], *, max_chars: int) -> Body:
+        """Return the body without its bytes and without the values of some fields.
+
+        Raises InvalidBody if another field is longer than allowed.
+        """
+        for member in self._members:
+            if member.name not in long_names and member.end - member.value > max_chars:
+                message = f"the field {member.name[:_SHOWN]!r} is longer than {max_chars:,}"
+                raise InvalidBody(message, member.name[:_SHOWN])
+        kept = {
+            name: bool(value) if name in long_names else value
+            for name, value in self.fields.items()
+        }
+        return replace(self, data=b"", fields=kept)
+
+    def set_data(self, data: bytes) -> None:
+        """Give back the bytes to a body that was made without them."""
+        object.__setattr__(self, "data", data)
 
     def edit(self, changes: Mapping[str, Any]) -> bytes:
-        """Return the body with some members changed, left out, or added at its end."""
-        data, members = self.data, self._members
-        after = members[0].begin if members else data.index(b"{") + 1
-        written = [data[:after]]
+        """Return the body with some fields changed, left out, or added at its end."""
+        text, members = self.data.decode(), self._members
+        after = members[0].begin if members else text.index("{") + 1
+        written = [text[:after]]
         for member in members:
-            space, after = data[after : member.begin], member.end
-            value = data[member.value : member.end]
+            space, after = text[after : member.begin], member.end
+            value = text[member.value : member.end]
             if member.name in changes:
                 if changes[member.name] is DROP:
                     continue
                 value = _write(changes[member.name])
-            written += [space if len(written) > 1 else b"", data[member.begin : member.value]]
+            written += [space if len(written) > 1 else "", text[member.begin : member.value]]
             written += [value]
         for name, value in changes.items():
-            if name not in self.values and value is not DROP:
-                written += [b", " if len(written) > 1 else b"", _write(name), b": ", _write(value)]
-        return b"".join([*written, data[after:]])
+            if name not in self.fields and value is not DROP:
+                written += [", " if len(written) > 1 else "", _write(name), ": ", _write(value)]
+        return "".join([*written, text[after:]]).encode()
+
+
+def check_types(values: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    """Raise WrongType for the first of some values that is of another type; null is of any.
+
+    >>> check_types({"n": "60"}, {"n": int})
+    Traceback (most recent call last):
+    adacompute.models.body.WrongType: 'n' is of the wrong type: expected int, got str
+    """
+    for name, value in values.items():
+        if value is None or name not in types:
+            continue
+        try:
+            _convert()(value, types[name])
+        except (ValueError, RecursionError) as error:
+            problem = str(error).replace("`", "").replace("$", name)
+            expected = problem[0].lower() + problem[1:]
+            message = f"{name[:_SHOWN]!r} is of the wrong type: {expected}"
+            raise WrongType(message, name) from None
 
 
 def read_members(data: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
@@ -133,10 +204,22 @@ def read_members(data: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
     return {name: bytes(value) for name, value in values.items() if value is not empty}
 
 
+def read_elements(data: bytes) -> list[bytes]:
+    """Return the elements of an array as they are written; empty if it is none.
+
+    >>> read_elements(b'[{"a": 1.50}, 2]')
+    [b'{"a": 1.50}', b'2']
+    """
+    try:
+        return [bytes(one) for one in _elements_decoder().decode(data)]
+    except (ValueError, RecursionError):
+        return []
+
+
 def read_json(value: bytes) -> Any:  # noqa: ANN401 - JSON
     """Parse a value; None if it is not valid."""
     try:
-        return _decoder(Any).decode(value)
+        return _json_decoder().decode(value)
     except (ValueError, RecursionError):
         return None
 
@@ -153,71 +236,99 @@ def _struct_decoder(names: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 @lru_cache
-def _decoder(kind: Any) -> Any:  # noqa: ANN401 - msgspec's
+def _json_decoder() -> Any:  # noqa: ANN401 - msgspec's
     with needs_extra("serve"):
         import msgspec
 
-    return msgspec.json.Decoder(kind)
+    return msgspec.json.Decoder()
 
 
 @lru_cache
-def _members_decoder() -> Any:  # noqa: ANN401 - msgspec's
+def _convert() -> Any:  # noqa: ANN401 - msgspec's
     with needs_extra("serve"):
         import msgspec
 
-    return msgspec.json.Decoder(dict[str, msgspec.Raw])
+    return msgspec.convert
 
 
-def _decode_members(data: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """Split an object into its members, and return it without halves of surrogate pairs.
+@lru_cache
+def _elements_decoder() -> Any:  # noqa: ANN401 - msgspec's
+    with needs_extra("serve"):
+        import msgspec
 
-    Errors are ValueError or RecursionError.
-    """
-    try:
-        found = _members_decoder().decode(data)
-    except ValueError:
-        data = _without_lone_surrogates(data)
-        found = _members_decoder().decode(data)
-    return data, {name: bytes(value) for name, value in found.items()}
+    return msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def _without_lone_surrogates(data: bytes) -> bytes:
+def _parse_object(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
+    """Parse an object; any error but InvalidBody means that the text is none."""
+    n_left = MAX_FIELDS_IN_ALL
+
+    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal n_left
+        n_left -= len(pairs)
+        _check_counts(len(pairs), n_left)
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            _refuse_twice(next(name for name in found if names.count(name) > 1))
+        return found
+
+    decoder = json.JSONDecoder(object_pairs_hook=collect, parse_constant=_refuse_constant)
+    opened = _OPEN.match(text)
+    if opened is None:
+        raise ValueError
+    at, closed = opened.end(), _CLOSE.fullmatch(text, opened.end())
+    fields: dict[str, Any] = {}
+    members: list[_Member] = []
+    while closed is None:
+        if text[at : at + 1] != '"':
+            raise ValueError
+        name, after = scanstring(text, at + 1)
+        colon = _COLON.match(text, after)
+        if colon is None:
+            raise ValueError
+        value, end = decoder.scan_once(text, colon.end())  # type: ignore[attr-defined]
+        if name in fields:
+            _refuse_twice(name)
+        fields[name] = value
+        members.append(_Member(name, at, colon.end(), end))
+        n_left -= 1
+        _check_counts(len(fields), n_left)
+        if (following := _NEXT.match(text, end)) is not None:
+            at = following.end()
+        elif (closed := _CLOSE.fullmatch(text, end)) is None:
+            raise ValueError
+    return fields, tuple(members)
+
+
+def _check_counts(n_fields: int, n_left: int) -> None:
+    if n_fields > MAX_FIELDS:
+        raise InvalidBody(f"an object of the body has more than {MAX_FIELDS:,} fields")
+    if n_left < 0:
+        raise InvalidBody(f"the body has more than {MAX_FIELDS_IN_ALL:,} fields")
+
+
+def _refuse_twice(name: str) -> NoReturn:
+    raise InvalidBody(f"the field {name[:_SHOWN]!r} occurs twice", name[:_SHOWN])
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _without_lone_surrogates(text: str) -> str:
     r"""Replace escaped halves of surrogate pairs, which are no text; every length stays the same.
 
-    >>> _without_lone_surrogates(rb'"\ud83d\ude00 \ud83d \\ud83d"')
-    b'"\\ud83d\\ude00 \\ufffd \\\\ud83d"'
+    >>> _without_lone_surrogates(r'"\ud83d\ude00 \ud83d \\ud83d"')
+    '"\\ud83d\\ude00 \\ufffd \\\\ud83d"'
     """
-    return _ESCAPE.sub(lambda match: rb"\ufffd" if match.group(1) else match.group(), data)
+    return _ESCAPE.sub(lambda match: r"\ufffd" if match.group(1) else match.group(), text)
 
 
-def _locate(data: bytes, values: Mapping[str, bytes]) -> tuple[_Member, ...]:
-    """Find the members of a parsed object; raise InvalidBody if there are others besides them.
-
-    Without duplicates the values follow each other in this order. A duplicate breaks that: a value
-    is not where it should be, or something follows the last one.
-    """
-    opened = _OPEN.match(data)
-    at = opened.end() if opened else 0
-    members: list[_Member] = []
-    for name, value in values.items():
-        found = _NEXT.match(data, at) if members else None
-        begin = found.end() if found else at
-        named = _NAME.match(data, begin)
-        if named is None or (members and found is None):
-            raise InvalidBody("a member of the body occurs twice")
-        end = named.end() + len(value)
-        if data[named.end() : end] != value:
-            raise InvalidBody("a member of the body occurs twice")
-        members.append(_Member(name, begin, named.end(), end))
-        at = end
-    if _CLOSE.fullmatch(data, at) is None:
-        raise InvalidBody("a member of the body occurs twice")
-    return tuple(members)
-
-
-def _write(value: Any) -> bytes:  # noqa: ANN401 - JSON
+def _write(value: Any) -> str:  # noqa: ANN401 - JSON
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
-        return text.encode()
+        text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair can only be written escaped
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(value, separators=(",", ":"))
+    return text

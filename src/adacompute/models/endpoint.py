@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RateLimited, needs_extra
+from adacompute.models.addresses import Address, Addresses, as_addresses
 from adacompute.models.calls import NO_USAGE, CallTracker, StartedCall
 from adacompute.models.failures import Failure, PermanentFailure, TransientFailure, parse_reply
 from adacompute.models.http_session import (
@@ -26,7 +27,7 @@ from adacompute.models.http_session import (
 )
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.model import CallUsage
-from adacompute.models.openai_format import MalformedReply, check_url, encode, shorten
+from adacompute.models.openai_format import MalformedReply, encode, shorten
 from adacompute.models.retry_budget import RetryBudget
 
 if TYPE_CHECKING:
@@ -49,12 +50,15 @@ MIN_SECRET_CHARS = 4
 """Shorter keys are placeholders such as "x": they occur in words and are not redacted."""
 
 
+IS_RUNNING = ": is the server running?"
+
+
 class Unavailable(RateLimited):
     """A server that failed and said in Retry-After when to try again."""
 
 
 class Endpoint(SessionOwner):
-    """One server's address; use it as an asynchronous context manager.
+    """One server, at one address or several; use it as an asynchronous context manager.
 
     At most `max_connections` requests are in flight; others wait without a time limit. A reply of
     more than `max_reply_bytes`, decompressed, is a failure that is not retried. `on_event` is
@@ -65,7 +69,7 @@ class Endpoint(SessionOwner):
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Addresses,
         *,
         api_key: str | None = None,
         timeouts: Timeouts | None = None,
@@ -76,7 +80,7 @@ class Endpoint(SessionOwner):
         tracker: CallTracker | None = None,
         retry_budget: RetryBudget | None = None,
     ) -> None:
-        self.base_url = check_url(base_url)
+        self.addresses = as_addresses(base_url)
         self._timeouts = timeouts or Timeouts()
         self._retries = retries or RetryPolicy()
         if max_connections < 1:
@@ -98,6 +102,11 @@ class Endpoint(SessionOwner):
         )
         return self
 
+    @property
+    def base_url(self) -> str:
+        """The address, or all of them, for messages."""
+        return str(self.addresses)
+
     async def _send(
         self,
         path: str,
@@ -108,15 +117,19 @@ class Endpoint(SessionOwner):
         headers: Mapping[str, str] | None = None,
         tracker: CallTracker | None = None,
         usage_of: UsageOf = lambda _: None,
+        key: int | None = None,
     ) -> T:
         """Send a request, with retries, and return what `read` makes of the parsed reply.
 
         `tracker` is notified of every attempt; `usage_of` returns the usage that a result reports.
-        A request on a connection that the server seems to have closed before is repeated
-        immediately and is no retry.
+        `key` decides which of several addresses it goes to, the prompt if there is none. A retry
+        goes to another one. A request on a connection that the server seems to have closed before,
+        or for which there was none while there is another address, is repeated immediately and is
+        no retry.
         """
         payload = body if isinstance(body, bytes) else encode(body)
         tracker, n_attempts = self._find_tracker(tracker), 0
+        key, tried = self.addresses.key_of(payload) if key is None else key, list[Address]()
 
         async def attempt() -> T:
             nonlocal n_attempts
@@ -126,12 +139,15 @@ class Endpoint(SessionOwner):
                 try:
                     async with self._slots:
                         call = await tracker.start(path, payload, number)
-                        with track(call):
-                            result = await self._attempt(path, payload, read, parse, headers)
+                        address = self.addresses.choose(key, tried)
+                        with track(call), address:
+                            url = _join(address.url, path)
+                            result = await self._attempt(url, payload, read, parse, headers)
                             call.end(usage_of(result))
-                            return result
-                except TransientFailure as failure:
-                    if not failure.is_stale:
+                        address.record_answer()
+                        return result
+                except Failure as failure:
+                    if not self._note(failure, address, tried):
                         raise
 
         return await self._with_retries(attempt)
@@ -205,9 +221,21 @@ class Endpoint(SessionOwner):
         self._report("retry_refused", cause=self._redact(str(failure)))
         return False
 
+    def _note(self, failure: Failure, address: Address, tried: list[Address]) -> bool:
+        """Note where an attempt failed; return whether to repeat it at once, as no retry."""
+        failure.url = address.url
+        if isinstance(failure, TransientFailure) and failure.is_stale:
+            return True
+        tried.append(address)
+        if failure.is_answer:
+            address.record_answer()
+        else:
+            self.addresses.record_failure(address, is_unsent=failure.is_unsent)
+        return failure.is_unsent and self.addresses.has_another(tried)
+
     async def _attempt(
         self,
-        path: str,
+        url: str,
         payload: bytes,
         read: Read[T],
         parse: Parse,
@@ -215,7 +243,7 @@ class Endpoint(SessionOwner):
     ) -> T:
         start = time.perf_counter()
         try:
-            reply = await self._get_session().post(self._url(path), payload, headers)
+            reply = await self._get_session().post(url, payload, headers)
         except HttpError as error:
             raise self._to_failure(error) from None
         latency_s = time.perf_counter() - start
@@ -225,11 +253,13 @@ class Endpoint(SessionOwner):
         except MalformedReply as error:
             raise TransientFailure(f"cannot be parsed: {error}", may_be_billed=True) from None
 
-    def _url(self, path: str) -> str:
-        return f"{self.base_url}/{path}" if path else self.base_url
-
     def _to_failure(self, error: HttpError) -> Failure:
         """Say what a network error means for the request."""
+        failure = self._describe(error)
+        failure.is_unsent, failure.is_answer = error.is_unsent, error.is_of_request
+        return failure
+
+    def _describe(self, error: HttpError) -> Failure:
         limits = self._timeouts
         if error.stage == "connect_timeout":
             cause = f"could not be connected to within {limits.connect_s:g} s"
@@ -248,7 +278,9 @@ class Endpoint(SessionOwner):
             cause = f"sent {error}" if is_large else f"cannot be trusted: {error}"
             return PermanentFailure(cause, may_be_billed=is_large)
         if error.stage == "unreachable":
-            return TransientFailure(f"cannot be reached ({error}): is the server running?")
+            failure = TransientFailure(f"cannot be reached ({error}){IS_RUNNING}")
+            failure.advice = IS_RUNNING
+            return failure
         return TransientFailure(
             f"lost the connection: {error.cause} {error}",
             connection_lost=not error.has_begun,
@@ -261,7 +293,8 @@ class Endpoint(SessionOwner):
         retry_after_s = failure.retry_after_s if isinstance(failure, TransientFailure) else None
         says_when = retry_after_s is not None and failure.error_type is ModelError
         error_type = Unavailable if says_when else failure.error_type
-        error = error_type(f"{self.base_url} {self._redact(str(failure))}")
+        error = error_type(f"{failure.url or self.base_url} {self._redact(str(failure))}")
+        error.advice = failure.advice
         if isinstance(error, RateLimited):
             error.retry_after_s = retry_after_s or 0.0
         self._report("failed", cause=str(error))
@@ -275,6 +308,10 @@ class Endpoint(SessionOwner):
     def _report(self, event: str, **fields: object) -> None:
         if self._on_event is not None:
             self._on_event(event, fields)
+
+
+def _join(url: str, path: str) -> str:
+    return f"{url}/{path}" if path else url
 
 
 @contextmanager

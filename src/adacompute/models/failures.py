@@ -35,8 +35,14 @@ _CLIENT_ERROR = range(400, 500)
 class Failure(Exception):  # noqa: N818 - the others name what happened
     """What went wrong, and the type of the error to raise for it.
 
-    ``may_be_billed`` says that the server may have generated a reply and may charge for it.
+    ``may_be_billed`` says that the server may have generated a reply and may charge for it, and
+    ``advice`` is the end of the message that says what an operator can do.
+    ``is_unsent`` says that there was no connection, and ``url`` where the request was to go.
+    ``is_answer`` says that the server works: it refuses this request, or has too many of them now.
     """
+
+    is_unsent = False
+    url = ""
 
     def __init__(
         self, cause: str, error_type: type[ModelError] = ModelError, *, may_be_billed: bool = False
@@ -44,6 +50,8 @@ class Failure(Exception):  # noqa: N818 - the others name what happened
         super().__init__(cause)
         self.error_type = error_type
         self.may_be_billed = may_be_billed
+        self.advice = ""
+        self.is_answer = issubclass(error_type, (RequestRejected, RateLimited))
 
 
 class TransientFailure(Failure):

@@ -18,6 +18,9 @@ from typing import Any, Literal, Self, get_args, get_type_hints
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.models.logprobs import answer_logprob
 
+UpstreamKind = Literal["openai", "vllm", "llama.cpp", "ollama", "generic"]
+"""Kinds of servers that differ in the fields they take; a generic one may be of any kind."""
+
 _FIRST_ERROR = 300  # redirects count as errors: they are not followed
 
 
@@ -162,6 +165,7 @@ class Capabilities:
     the connection stops the generation.
     """
 
+    kind: UpstreamKind = "generic"
     chat: Literal["available", "unavailable", "unknown"] = "unknown"
     completions: Literal["available", "unavailable", "unknown"] = "unknown"
     n: Literal["native", "limited", "ignored", "rejected", "unknown"] = "unknown"
@@ -222,6 +226,22 @@ class Capabilities:
                 allowed = ", ".join(get_args(types[name]))
                 raise DataError(f"{name} must be one of {allowed}, not {value!r}")
         return cls(**document)
+
+
+def find_kind(document: object) -> UpstreamKind:
+    """Return the kind of the server that wrote a completion, by what only it writes.
+
+    >>> find_kind({"choices": [], "timings": {"prompt_n": 1}})
+    'llama.cpp'
+    """
+    found = document if isinstance(document, Mapping) else {}
+    if found.get("system_fingerprint") == "fp_ollama":
+        return "ollama"
+    if "timings" in found:
+        return "llama.cpp"
+    if "prompt_logprobs" in found or "kv_transfer_params" in found:
+        return "vllm"
+    return "openai" if "service_tier" in found else "generic"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from adacompute.models.addresses import Address, Addresses
 from adacompute.models.calls import CallTracker, StartedCall
 from adacompute.models.endpoint import Endpoint, Parse, Read, UsageOf, track
 from adacompute.models.failures import Failure, Rejection, TransientFailure, parse_reply
@@ -51,7 +52,7 @@ class Upstream(Endpoint):
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Addresses,
         model: str,
         *,
         capabilities: Capabilities | None = None,
@@ -60,6 +61,10 @@ class Upstream(Endpoint):
         super().__init__(base_url, **options)
         self.model = model
         self.capabilities = capabilities or Capabilities()
+
+    def copy(self, **options: Any) -> Upstream:  # noqa: ANN401 - an endpoint's own
+        """Return another client of the same model at the same addresses, with the same key."""
+        return Upstream(self.addresses, self.model, api_key=self._api_key, **options)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
         """Send any JSON body, with retries; a rejection is returned as a reply, not raised."""
@@ -84,11 +89,13 @@ class Upstream(Endpoint):
         stream: bool = False,
         headers: Mapping[str, str] | None = None,
         tracker: CallTracker | None = None,
+        key: int | None = None,
     ) -> Reply:
         """Send an encoded body with headers; the reply is a `ParsedReply`, or a rejection.
 
         If the body asks for a stream, it is read to its end, and the document is what its events
         add up to; a stream that breaks off is retried. `tracker` is notified of every attempt.
+        Requests with the same `key` go to the same address; the default is that of the prompt.
         """
         endpoint = path.partition("?")[0]
 
@@ -118,7 +125,7 @@ class Upstream(Endpoint):
                 events=events,
             )
 
-        options: Any = {"headers": headers, "tracker": tracker}
+        options: Any = {"headers": headers, "tracker": tracker, "key": key}
         return await self._post(path, body, read, parse, **options, usage_of=lambda r: r.usage)
 
     async def _post(
@@ -131,11 +138,11 @@ class Upstream(Endpoint):
         usage_of: UsageOf,
         headers: Mapping[str, str] | None = None,
         tracker: CallTracker | None = None,
+        key: int | None = None,
     ) -> Reply:
+        options: Any = {"headers": headers, "tracker": tracker, "usage_of": usage_of, "key": key}
         try:
-            return await self._send(
-                path, body, read, parse, headers=headers, tracker=tracker, usage_of=usage_of
-            )
+            return await self._send(path, body, read, parse, **options)
         except Rejection as rejection:
             return replace(rejection.reply, message=self._redact(rejection.reply.message))
         except Failure as failure:
@@ -151,11 +158,18 @@ class Upstream(Endpoint):
         """
         payload, tracker = encode(body), self._find_tracker(None)
         calls: list[StartedCall] = []
+        key, tried = self.addresses.key_of(payload), list[Address]()
 
         async def attempt() -> aiohttp.ClientResponse:
-            calls.append(await tracker.start(path, payload, len(calls) + 1))
-            with track(calls[-1]):
-                return await self._open_stream(path, payload)
+            while True:
+                calls.append(await tracker.start(path, payload, len(calls) + 1))
+                address = self.addresses.choose(key, tried)
+                try:
+                    with track(calls[-1]):
+                        return await self._open_stream(f"{address.url}/{path}", payload)
+                except Failure as failure:
+                    if not self._note(failure, address, tried):
+                        raise
 
         async with self._slots:
             try:
@@ -169,10 +183,10 @@ class Upstream(Endpoint):
                 response.close()
                 calls[-1].end(usage[0] if usage else None)
 
-    async def _open_stream(self, path: str, payload: bytes) -> aiohttp.ClientResponse:
+    async def _open_stream(self, url: str, payload: bytes) -> aiohttp.ClientResponse:
         session = self._get_session()
         try:
-            response = await session.open("POST", self._url(path), payload)
+            response = await session.open("POST", url, payload)
             if response.status != _OK:
                 parse_reply(response.status, response.headers, await session.read(response))
         except HttpError as error:

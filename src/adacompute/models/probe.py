@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from adacompute.core.errors import ModelError, RequestRejected
-from adacompute.models.messages import Capabilities, Reply
+from adacompute.models.messages import Capabilities, Reply, UpstreamKind, find_kind
 from adacompute.models.model import parse_usage
 from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import (
@@ -27,6 +27,8 @@ from adacompute.models.stream_events import parse_delta
 
 MAX_CHOICES = 64
 """Largest number of choices that is tried in one call."""
+MAX_CALLS, MAX_PROMPT_TOKENS, MAX_COMPLETION_TOKENS = 64, 12_800, 8_000
+"""The most that one probe needs of a server that takes token limits and does not fail."""
 
 _COUNTING_PROMPT = "Count from 1 to 50, with commas."
 _VARIED_PROMPT = "Write one short sentence about anything you like."
@@ -78,6 +80,7 @@ class _Prober:
         self._upstream = upstream
         self.path = "chat/completions"
         self.limit_field: str | None = "max_tokens"
+        self.kind: UpstreamKind = "generic"
 
     @property
     def _is_chat(self) -> bool:
@@ -131,7 +134,7 @@ class _Prober:
                     failure = RequestRejected(f"{self._upstream.base_url} {problem}")
         if failure is not None and "available" not in found.values():
             raise failure
-        return found
+        return {**found, "kind": self.kind}
 
     async def _try_endpoint(self, path: str) -> str:
         """Use an endpoint and the limit field that it accepts, or return why it cannot be used."""
@@ -141,6 +144,7 @@ class _Prober:
             self.path, self.limit_field = path, field
             reply = await self._upstream.post(path, self.body(_SUM_PROMPT, _MIN_TOKENS))
             if _choices(reply):
+                self.kind = find_kind(reply.document)
                 return ""
             problem = reply.message or "answered without any choice"
             if reply.status in _UNAUTHORIZED:

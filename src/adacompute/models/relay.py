@@ -3,7 +3,8 @@
 Bytes are not touched: bodies keep their compression, events their timing, headers their values.
 Only hop-by-hop headers are removed, and the client's credentials unless ``forward_key`` is set. A
 request that the upstream may have processed is not sent again: the client gets the failure and can
-repeat it. A request on a connection that the upstream had already closed is sent again.
+repeat it. A request on a connection that the upstream had already closed is sent again, and one
+that got no connection is sent to another address, if the upstream has several.
 
 One exception: a request header value that is not UTF-8 is sent as the UTF-8 of its Latin-1
 characters, because aiohttp writes nothing else.
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from adacompute.core.errors import ModelError, ModelTimeout
+from adacompute.models.addresses import Address, Addresses, as_addresses
 from adacompute.models.endpoint import MIN_SECRET_CHARS
 from adacompute.models.http_session import (
     HttpError,
@@ -27,7 +29,6 @@ from adacompute.models.http_session import (
     was_sent,
 )
 from adacompute.models.messages import Timeouts
-from adacompute.models.openai_format import check_url
 
 if TYPE_CHECKING:
     from typing import Self
@@ -53,6 +54,7 @@ _NOT_FORWARDED = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 _CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key", b"cookie"})
 _CHUNKED_WRITE_BYTES = 2**20
 _VALID_STATUSES = range(200, 600)
+_FAILED = 500
 _CONTROL_CHARS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -92,13 +94,13 @@ class Relay(SessionOwner):
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Addresses,
         *,
         api_key: str | None = None,
         forward_key: bool = False,
         timeouts: Timeouts | None = None,
     ) -> None:
-        self.base_url = check_url(base_url)
+        self.addresses = as_addresses(base_url)
         self._api_key = api_key
         self._secret = (api_key or "").encode() if len(api_key or "") >= MIN_SECRET_CHARS else b""
         self._forward_key = forward_key
@@ -122,19 +124,21 @@ class Relay(SessionOwner):
 
         ``on_repeat`` is called before a request is sent again; an error of it prevents that.
         """
-        response = await self._open(method, path, self.request_headers(headers), body, on_repeat)
+        sent = self.request_headers(headers)
+        address, response = await self._open(method, path, sent, body, on_repeat)
         try:
             if response.status not in _VALID_STATUSES:
                 raise ConnectionInterrupted(
-                    f"{self.base_url} answered with the status {response.status}"
+                    f"{address.url} answered with the status {response.status}"
                 )
             redact = self.redact if self._secret else None
-            kept, chunks = end_to_end_headers(response.raw_headers), self._read(response)
+            kept, chunks = end_to_end_headers(response.raw_headers), self._read(response, address)
             yield RelayedResponse(response.status, kept, chunks, redact)
         finally:
             # If the body is not read to its end, this closes the connection, so that the upstream
             # can stop generating.
             response.release()
+            address.n_open -= 1
 
     async def _open(
         self,
@@ -143,18 +147,35 @@ class Relay(SessionOwner):
         headers: list[tuple[str, str]],
         body: bytes,
         on_repeat: Callable[[], Awaitable[None]] | None,
-    ) -> aiohttp.ClientResponse:
-        session, url = self._get_session(), f"{self.base_url}/{path}"
+    ) -> tuple[Address, aiohttp.ClientResponse]:
+        """Send a request; the address that answers has one more open, until it is released."""
+        session, addresses = self._get_session(), self.addresses
+        key, tried = addresses.key_of(body), list[Address]()
         while True:
             # A large body is written in pieces, so that it does not block other requests.
             data = io.BytesIO(body) if len(body) > _CHUNKED_WRITE_BYTES else body or None
+            address = addresses.choose(key, tried)
             try:
-                return await session.open(method, url, data, headers, encoded=True)
+                with address:
+                    url = f"{address.url}/{path}"
+                    response = await session.open(method, url, data, headers, encoded=True)
+                    address.n_open += 1
             except HttpError as error:
-                if not error.is_stale:
-                    raise self._to_error(error) from None
-                if on_repeat is not None:
-                    await on_repeat()
+                if error.is_stale:
+                    if on_repeat is not None:
+                        await on_repeat()
+                    continue
+                tried.append(address)
+                if not error.is_of_request:
+                    addresses.record_failure(address, is_unsent=error.is_unsent)
+                if not (error.is_unsent and addresses.has_another(tried)):
+                    raise self._to_error(error, address) from None
+            else:
+                if response.status >= _FAILED:
+                    addresses.record_failure(address)
+                else:
+                    address.record_answer()
+                return address, response
 
     def was_sent(self) -> bool:
         """Whether bytes of the request that this task sent last can have reached the upstream."""
@@ -164,17 +185,20 @@ class Relay(SessionOwner):
         """Replace the API key in bytes that are shown to the client."""
         return data.replace(self._secret, b"***") if self._secret else data
 
-    async def _read(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    async def _read(
+        self, response: aiohttp.ClientResponse, address: Address
+    ) -> AsyncIterator[bytes]:
         try:
             async for chunk in self._get_session().chunks(response):
                 yield chunk
         except HttpError as error:
-            raise self._to_error(error) from None
+            self.addresses.record_failure(address)
+            raise self._to_error(error, address) from None
 
-    def _to_error(self, error: HttpError) -> ModelError:
+    def _to_error(self, error: HttpError, address: Address) -> ModelError:
         if error.stage in {"connect_timeout", "timeout"}:
-            return ModelTimeout(f"{self.base_url} was silent for {self._timeouts.first_byte_s:g} s")
-        message = f"{self.base_url} failed: {error.cause}"
+            return ModelTimeout(f"{address.url} was silent for {self._timeouts.first_byte_s:g} s")
+        message = f"{address.url} failed: {error.cause}"
         is_lost = error.stage == "lost"
         return ConnectionInterrupted(message) if is_lost else ModelError(message)
 

@@ -28,13 +28,17 @@ _NO_COMPLETION = frozenset({"embeddings", "moderations"})
 
 
 class CallBound(NamedTuple):
-    """The model that is called, and upper bounds of what one attempt can use."""
+    """The model that is called, and upper bounds of what one attempt can use.
+
+    ``extra_cost`` is what it costs besides its tokens at most, in billionths: hosted tools.
+    """
 
     model: str
     prompt_tokens: int
     completion_tokens: int
     n_samples: int = 0
     is_limited: bool = True
+    extra_cost: int = 0
 
     @classmethod
     def of(cls, model: str, *, n: int, max_tokens: int | None, body_bytes: int) -> CallBound:

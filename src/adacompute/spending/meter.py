@@ -52,6 +52,7 @@ class CapReached(RateLimited):
     if what is in the way can go away sooner: leases of other replicas, or a register that fails.
     """
 
+    advice = " or raise the cap"
     counter: Counter | None = None
     retry_after_s: float = RETRY_S
 
@@ -373,7 +374,7 @@ class Meter:
             refusal = CapReached(
                 f"the cap {counter.name} of {counter.limit / counter.scale:g} {counter.unit} has "
                 f"too little left for a call of up to {amount / counter.scale:g}: wait for the end "
-                "of the period or raise the cap"
+                f"of the period{CapReached.advice}"
             )
             if spent + amount > counter.limit:
                 refusal.retry_after_s = max(RETRY_S, counter.ends_at - self._clock())

@@ -179,7 +179,7 @@ async def _open_collector(
             return seed_of_sample(plan.seed, arm or "", store.ids[question.position], number)
 
         caller = Caller(
-            [upstream],
+            upstream,
             [BatchArm(spec.name, spec.model, spec.template, spec.settings)],
             account,
             log.limiter,

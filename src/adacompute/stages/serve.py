@@ -6,23 +6,51 @@ It reads the upstream's API key from the environment. The rest is done by ``gate
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import os
-from collections.abc import Callable, Mapping
+import re
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adacompute.core.errors import ConfigError
+from adacompute.core.errors import AdaComputeError, ConfigError, ModelError
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.accounting.caps import CapConfig
+from adacompute.gateway.accounting.spending import REPLICAS
+from adacompute.gateway.forwarding.probing import needs_probe
+from adacompute.gateway.processes.logs import log as log_line
+from adacompute.gateway.processes.logs import set_up_logging
 from adacompute.gateway.processes.supervisor import run
+from adacompute.gateway.requests.clients import NO_LIMITS, ClientLimits
 from adacompute.gateway.settings.config import Config, make_config, read_config
+from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.settings.settings import variables_in
 from adacompute.gateway.voting.model_loading import load_models
+from adacompute.gateway.voting.virtual_model import VirtualModel
+from adacompute.models.capabilities_cache import cache_path
+from adacompute.models.messages import Timeouts
+from adacompute.models.probe import MAX_CALLS, MAX_COMPLETION_TOKENS, MAX_PROMPT_TOKENS
+from adacompute.models.relay import Relay
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.accounts import LEASE_SHARE
 from adacompute.spending.registers import RegisterError
+from adacompute.spending.token_prices import NANO
 from adacompute.stages.inputs import read_api_key
+
+_IS_LIMIT = re.compile(r"max_.*|.*timeout_s|requests_per_minute")
+"""Names of settings that limit requests."""
+
+CHECK_S = 5.0
+"""How long ``serve --check`` waits for an address."""
+
+BAD_REQUEST, NOT_FOUND = 400, 404
 
 
 def configure(
@@ -36,10 +64,13 @@ def configure(
     api_key_env: str,
     accept_verdict: bool = False,
     bundle_digest: str | None = None,
-    **given: Any,  # noqa: ANN401 - host, port, base_url, workers
+    base_urls: Sequence[str] = (),
+    **given: Any,  # noqa: ANN401 - host, port, workers
 ) -> Config:
     """Combine options and a file; without a file, the bundle's model is the one virtual model."""
     values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if base_urls:
+        values["base_urls"] = tuple(base_urls)
     if (key := read_api_key(api_key_env)) is not None:
         values["upstream_api_key"] = key
     if log is not None:
@@ -56,9 +87,9 @@ def configure(
         if bundle is not None:
             raise ConfigError("give --bundle, or a file that names bundles, not both")
         return read_config(config, values)
-    if "base_url" not in values and os.environ.get("OPENAI_BASE_URL"):
+    if not base_urls and os.environ.get("OPENAI_BASE_URL"):
         values["base_url"] = os.environ["OPENAI_BASE_URL"]
-    if bundle is None or "base_url" not in values:
+    if bundle is None or values.keys().isdisjoint({"base_url", "base_urls"}):
         raise ConfigError("serve needs --bundle, --base-url and --budget, or --config FILE")
     return make_config(values)
 
@@ -84,9 +115,15 @@ def check_serving(config: Config) -> dict[str, Any]:
     """Load everything that the gateway would load, and return what it would serve."""
     models = load_models(config)
     return {
-        "base_url": config.base_url,
+        "upstreams": asyncio.run(_check_upstreams(config)),
         "listen": f"{config.host}:{config.port}",
-        "clients": len(config.client_keys),
+        "clients": [
+            {"name": name, **_limits(config.client_limits.get(name, NO_LIMITS))}
+            for name in config.client_keys
+        ],
+        "limits": _limits(config),
+        "directories": _directories(config),
+        "probe": _probe_cost(config, models),
         "models": [
             {
                 "name": name,
@@ -100,11 +137,71 @@ def check_serving(config: Config) -> dict[str, Any]:
                 "grader": virtual.grader.name,
                 "shadow": virtual.shadow,
                 "audit_share": virtual.audit_share,
+                "limits": _limits(config.models[name]),
             }
             for name, virtual in models.items()
         ],
         "caps": [_describe_cap(cap, config.workers) for cap in config.caps],
         "store_problem": asyncio.run(_check_store(config)) if config.caps else None,
+    }
+
+
+def _limits(settings: Config | ClientLimits | ModelConfig) -> dict[str, Any]:
+    """Return the settings that limit requests and that are set; of a client, all are."""
+    found = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return {
+        name: value
+        for name, value in found.items()
+        if value not in (None, ())
+        and (isinstance(settings, ClientLimits) or _IS_LIMIT.fullmatch(name))
+    }
+
+
+def _directories(config: Config) -> list[dict[str, Any]]:
+    """Return where the gateway keeps files, and whether it can write there."""
+    calls, log = config.calls.directory_for(config.port), config.log
+    store = config.account_file
+    found = {
+        "account of calls": calls,
+        "account store": None if store is None else store.parent,
+        "files of replicas": (calls if store is None else store.parent) / REPLICAS,
+        "decision log": None if log is None else Path(log.directory),
+        "results of probes": cache_path(),
+        "metrics of workers": Path(tempfile.gettempdir()),
+    }
+    return [
+        {"name": name, "directory": str(path.resolve()), "is_writable": _is_writable(path)}
+        for name, path in found.items()
+        if path is not None
+    ]
+
+
+def _is_writable(path: Path) -> bool:
+    """Whether a directory can be written, or made if it does not exist."""
+    path = path.resolve()
+    known = next(one for one in (path, *path.parents) if one.exists())
+    return known.is_dir() and os.access(known, os.W_OK | os.X_OK)
+
+
+def _probe_cost(config: Config, models: Mapping[str, VirtualModel]) -> dict[str, Any]:
+    """Return the most that the probe at the start costs; nothing if its results are cached."""
+    unknown = {
+        virtual.model: virtual.price_list.get(virtual.model)
+        for virtual in models.values()
+        if config.probe and needs_probe(virtual.capabilities)
+    }
+    costs = [
+        prices.max_cost(MAX_PROMPT_TOKENS, MAX_COMPLETION_TOKENS) / NANO
+        + (MAX_CALLS - 1) * prices.call
+        for prices in unknown.values()
+        if prices is not None
+    ]
+    return {
+        "models": list(unknown),
+        "max_calls": MAX_CALLS * len(unknown),
+        "max_prompt_tokens": MAX_PROMPT_TOKENS * len(unknown),
+        "max_completion_tokens": MAX_COMPLETION_TOKENS * len(unknown),
+        "max_cost": math.fsum(costs) if len(costs) == len(unknown) else None,
     }
 
 
@@ -118,6 +215,27 @@ def _describe_cap(cap: CapConfig, workers: int) -> dict[str, Any]:
         "period": cap.period,
         "max_stranded": cap.amount / LEASE_SHARE / workers,
     }
+
+
+async def _check_upstreams(config: Config) -> list[dict[str, Any]]:
+    """Return each address with what is wrong with it, None if it answers."""
+    timeouts = Timeouts(connect_s=CHECK_S, first_byte_s=CHECK_S)
+
+    async def check(name: str | None, url: str) -> dict[str, Any]:
+        key, problem = config.upstream(name).api_key, None
+        try:
+            async with (
+                Relay(url, api_key=key, timeouts=timeouts) as relay,
+                relay.send("GET", "models", [], b"") as reply,
+            ):
+                if reply.status >= BAD_REQUEST and reply.status != NOT_FOUND:  # without a list
+                    problem = f"it answers {reply.status} to GET /models"
+        except ModelError as error:
+            problem = str(error).removeprefix(f"{url} ")
+        return {"upstream": name, "base_url": url, "problem": problem}
+
+    named = [(name, config.upstream(name).urls) for name in (None, *config.upstreams)]
+    return await asyncio.gather(*(check(name, url) for name, urls in named for url in urls))
 
 
 async def _check_store(config: Config) -> str | None:
@@ -138,7 +256,26 @@ def start_serving(options: Mapping[str, Any], report: Callable[[str], None]) -> 
     ``options`` are those of ``configure``; a reload reads their file again.
     """
     path, secrets = options["config"], {options["api_key_env"]}
-    config = configure(**options)
-    if path is not None:
-        secrets |= variables_in(path)
-    run(config, report, read=lambda: configure(**options), secrets=secrets)
+    is_json = "json" in {options["log_format"], _read_log_format(path)}
+    if is_json:
+        set_up_logging("json", "info")
+        report = partial(log_line, logging.INFO)
+    try:
+        config = configure(**options)
+        if path is not None:
+            secrets |= variables_in(path)
+        run(config, report, read=lambda: configure(**options), secrets=secrets)
+    except (AdaComputeError, OSError) as error:
+        if not is_json:
+            raise
+        log_line(logging.ERROR, str(error))
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _read_log_format(path: Path | None) -> object:
+    """Return the format of log lines that a file asks for, even if the rest of it is wrong."""
+    try:
+        table = {} if path is None else tomllib.loads(path.read_text(encoding="utf-8"))["serve"]
+        return table.get("log_format", table.get("log-format"))
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None

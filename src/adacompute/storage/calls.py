@@ -58,6 +58,9 @@ END_COLUMNS: Mapping[str, str] = {
 }
 """Meaning of the members of a call's last row."""
 
+LOST = ("call_rows", "decisions")
+"""What a row of losses counts: rows of this account and decisions that could not be written."""
+
 REOPEN_S = 1.0
 """Pause before a file that could not be opened or written is tried again."""
 
@@ -139,14 +142,18 @@ def default_directory(port: int) -> Path:
     return Path(state) / "adacompute" / "calls" / str(port)
 
 
-def read_calls(directory: Path) -> Iterator[dict[str, Any]]:
+def read_calls(directory: Path, lost: Counter[str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield every call of an account, with what it is charged; ``is_estimated`` flags bounds.
 
-    Calls that have ended come first. Memory is needed only for those that have not.
+    Calls that have ended come first. Memory is needed only for those that have not. ``lost`` counts
+    what could not be written.
     """
     started: dict[str, dict[str, Any]] = {}
     for row in _rows(directory):
-        if "started_at" in row:
+        if "call" not in row:
+            if lost is not None:
+                lost.update(_read_lost(row["lost"]))
+        elif "started_at" in row:
             started[row["call"]] = row
         else:
             yield _settle(started.pop(row["call"], {}), row)
@@ -200,8 +207,14 @@ def _rows(directory: Path) -> Iterator[dict[str, Any]]:
                     row = json.loads(line)
                 except ValueError:
                     continue
-                if isinstance(row, dict) and "call" in row:
+                if isinstance(row, dict) and ("call" in row or "lost" in row):
                     yield row
+
+
+def _read_lost(value: object) -> dict[str, int]:
+    """Return the counts of a row of losses; what is none is skipped."""
+    found = value if isinstance(value, dict) else {}
+    return {name: found[name] for name in LOST if isinstance(found.get(name), int)}
 
 
 def _settle(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, Any]:

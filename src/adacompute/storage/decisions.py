@@ -11,6 +11,7 @@ size. This module knows nothing of what the decisions mean.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -71,7 +72,10 @@ class DecisionLog:
                     self._mark_full(path)
 
     def append(self, record: Mapping[str, Any]) -> bool:
-        """Write one decision; True if the file has reached its size and should be rotated."""
+        """Write one decision; True if the file has reached its size and should be rotated.
+
+        OSError if it is lost, because the disk is full or cannot be written.
+        """
         if self._descriptor < 0:
             self._open()
         record = {"format": FORMAT, **record}
@@ -79,6 +83,8 @@ class DecisionLog:
         line = b"\n" + line if self._is_torn else line  # end the line that a full disk cut off
         self._is_torn = os.write(self._descriptor, line) < len(line)
         self._size += len(line)
+        if self._is_torn:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._active))
         return self._size >= self.rotate_bytes
 
     def _open(self) -> None:

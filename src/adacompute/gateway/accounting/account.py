@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import LOG, log
 from adacompute.gateway.requests.openai_requests import PATHS
 from adacompute.gateway.settings.log_settings import MB, LogConfig
+from adacompute.spending.attempts import MAX_TEXT_CHARS
 from adacompute.storage.calls import CallFile
 from adacompute.storage.decisions import DecisionLog
 
@@ -32,12 +34,13 @@ if TYPE_CHECKING:
     from adacompute.gateway.voting.decision import Decision, Outcome
     from adacompute.gateway.voting.engine import Engine
     from adacompute.gateway.voting.request_model import RequestModel
+    from adacompute.models.addresses import Event
     from adacompute.models.endpoint import OnEvent
     from adacompute.models.model import CallUsage
     from adacompute.policies.bundle import Baseline
+    from adacompute.spending.attempts import CallBound
     from adacompute.spending.token_prices import TokenPriceList
 
-MAX_PATH_CHARS = 200
 SERVER_ERROR = 500
 WINDOW = 1000
 """Requests that means and drifts are taken over."""
@@ -61,10 +64,13 @@ class Account:
         calls: CallFile,
         price_lists: Mapping[str, TokenPriceList],
         spans: Spans | None = None,
+        *,
+        drift_threshold: float = math.inf,
     ) -> None:
         self.metrics = Metrics()
         self.calls = CallLog(calls, self.metrics, price_lists)
         self._spans = spans
+        self._drift_threshold = drift_threshold
         self._log_texts = log is not None and log.texts
         self._log = None
         if log is not None:
@@ -78,7 +84,7 @@ class Account:
         self._request_costs: dict[str, deque[float]] = {}
         self._feature_distances: dict[str, deque[float]] = {}
         self._first_pairs_agree: dict[str, deque[float]] = {}
-        self._warned_at: dict[str, float] = {}
+        self._warned_at: dict[tuple[str, str], float] = {}
 
     def register(self, engine: Engine) -> None:
         """Show the budget and the price of a model."""
@@ -106,6 +112,16 @@ class Account:
 
         return on_event
 
+    def record_address(self, event: Event, name: str) -> None:
+        """Count a failure of an address, and log when it is passed over and answers again."""
+        match event:
+            case "failed":
+                self.metrics.count("address_failures_total", name)
+            case "skipped":
+                log(logging.WARNING, "an address fails: others get its requests", address=name)
+            case "back":
+                log(logging.WARNING, "an address answers again", address=name)
+
     def record_rejection(self, code: str) -> None:
         """Count a request that is rejected; its end is logged with the same code."""
         self.metrics.count("rejected_requests_total", code)
@@ -130,8 +146,9 @@ class Account:
                 decision_id=exchange.decision_id,
                 client=exchange.client or None,
                 method=exchange.method,
-                path=exchange.path[:MAX_PATH_CHARS],
+                path=exchange.path[:MAX_TEXT_CHARS],
                 model=exchange.model,
+                upstream_model=exchange.upstream_model,
                 status=status,
                 samples=exchange.n_samples,
                 latency_s=round(exchange.elapsed_s, 4),
@@ -143,7 +160,15 @@ class Account:
     def recorder(self, exchange: Exchange, purpose: Purpose) -> CallRecorder:
         """Return a recorder of the calls of a request."""
         origin = CallOrigin(exchange.request_id, exchange.client, exchange.model, purpose)
-        return CallRecorder(self.calls, origin)
+
+        def on_start(bound: CallBound) -> None:
+            exchange.upstream_model = bound.model
+
+        def on_usage(charged: CallUsage) -> None:
+            if charged.cost is not None:
+                exchange.cost = (exchange.cost or 0.0) + charged.cost
+
+        return CallRecorder(self.calls, origin, on_usage, on_start=on_start)
 
     def record_decision(self, engine: Engine, outcome: Outcome) -> None:
         """Record a request that was decided on."""
@@ -204,19 +229,33 @@ class Account:
         if self._spans is not None:
             self._spans.close()
         if self._log is not None:
-            self._log.rotate()
+            _log_failure(self._log.rotate)
             _log_failure(self._log.compact)
 
     def _warn_of_template(self, model: str) -> None:
         """Warn of prompts without a question, at most once per minute and model."""
-        now = time.monotonic()
-        if now - self._warned_at.get(model, -WARN_S) >= WARN_S:
-            self._warned_at[model] = now
+        if self._is_due("template", model):
             LOG.warning(
                 "%s: no question was found in a prompt, because it does not match the bundle's "
                 "template: the votes alone decide",
                 model,
             )
+
+    def _is_due(self, kind: str, model: str) -> bool:
+        """Whether a minute has passed since this was last true for a kind of warning."""
+        now = time.monotonic()
+        if now - self._warned_at.get((kind, model), -WARN_S) < WARN_S:
+            return False
+        self._warned_at[kind, model] = now
+        return True
+
+    def _warn_of_drift(self, model: str, distances: Collection[float]) -> None:
+        """Warn of questions that differ from the training questions, at most once per minute."""
+        if self._is_due("drift", model):
+            drift, threshold = sum(distances) / len(distances), self._drift_threshold
+            if not 1 / threshold <= drift <= threshold:
+                message = "the questions differ from the training questions: measure the gain again"
+                log(logging.WARNING, message, model=model, drift=drift, threshold=threshold)
 
     def _show_price(self, engine: Engine, decision: Decision) -> None:
         """Show the price now, and how far the mean cost of all requests is from the budget."""
@@ -239,6 +278,7 @@ class Account:
         distances.append(_feature_distance(decision.features, baseline))
         if len(distances) >= MIN_DRIFT_REQUESTS:
             self.metrics.set_mean("feature_drift", model, distances)
+            self._warn_of_drift(model, distances)
         first = [answer for answer in decision.session.answers if answer >= 0][:2]
         if len(first) == 2 and baseline.agreement > 0:  # noqa: PLR2004 - a pair
             agree = self._first_pairs_agree.setdefault(model, deque(maxlen=WINDOW))
@@ -259,21 +299,22 @@ class Account:
         record = _describe(engine, decision, model.calls, texts=self._log_texts)
         try:
             is_full = self._log.append({**record, **(given or {})})
-            if is_full and (self._compacting is None or self._compacting.done()):
-                self._log.rotate()
-                self._compacting = asyncio.ensure_future(
-                    asyncio.to_thread(_log_failure, self._log.compact_in_process)
-                )
-        except OSError:
-            LOG.exception("a decision could not be logged")
+        except OSError as error:
+            self.calls.record_loss("decisions", self._log.directory, str(error))
+            return
+        if is_full and (self._compacting is None or self._compacting.done()):
+            _log_failure(self._log.rotate)
+            self._compacting = asyncio.ensure_future(
+                asyncio.to_thread(_log_failure, self._log.compact_in_process)
+            )
 
 
 def _log_failure(compact: Callable[[], object]) -> None:
     """Compact the log; a file that cannot be compacted stays as it is."""
     try:
         compact()
-    except (OSError, ValueError):  # Arrow's errors are ValueErrors
-        LOG.exception("the decision log could not be compacted")
+    except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
+        log(logging.ERROR, "the decision log could not be compacted", error=str(error))
 
 
 def _writable(text: str | None) -> str | None:

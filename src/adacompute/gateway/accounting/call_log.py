@@ -3,25 +3,27 @@
 Everything that costs money goes through here: samples, forwarded requests, audits, retries, probes
 and scorers. A call whose usage arrived is charged to the token; any other is charged its upper
 bound and flagged as estimated. The metrics of calls, tokens and cost are counted here and nowhere
-else. A disk that cannot be written loses rows, which are counted, and never a request. It reads no
-replies and decides nothing.
+else. A disk that cannot be written loses rows, which are counted and recorded later, and never a
+request. It reads no replies and decides nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from adacompute.gateway.accounting.caps import CapReached, Caps
 from adacompute.gateway.accounting.metrics import Metrics
-from adacompute.gateway.processes.logs import LOG
+from adacompute.gateway.processes.logs import log
 from adacompute.models.calls import NO_USAGE
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.spending.attempts import MAX_TEXT_CHARS, Attempt, CallBound
@@ -29,13 +31,16 @@ from adacompute.spending.call_costs import count_samples, price_usage
 from adacompute.spending.counters import Charge
 from adacompute.spending.meter import Reservation
 from adacompute.spending.token_prices import NANO, TokenPriceList, TokenPrices
-from adacompute.storage.calls import CallFile
+from adacompute.storage.calls import LOST, CallFile
 
 Purpose = Literal["vote", "audit", "forward", "probe", "scorer"]
 """What a call is for: samples of a decision, of an audit, or something else."""
 
 WARN_S = 60.0
-"""Least time between two warnings that rows are lost."""
+"""Least time between two warnings that something is lost."""
+
+LOST_S = 1.0
+"""Least time between two rows of losses."""
 
 
 class CallOrigin(NamedTuple):
@@ -83,7 +88,10 @@ class CallLog:
         self._price_lists = price_lists or {}
         self._prefix = f"{time.time_ns():x}-{os.getpid():x}"
         self._numbers = itertools.count()
-        self._warned_at = -WARN_S
+        self._warned_at = dict.fromkeys(LOST, -WARN_S)
+        self._lost = dict.fromkeys(LOST, 0)
+        """What is lost and not yet recorded."""
+        self._wrote_lost_at = 0.0
 
     async def start(
         self,
@@ -103,7 +111,7 @@ class CallLog:
         call.reservation = await self._reserve(call, bound)
         # Encoded by hand: json.dumps of a row takes as long as the rest of its recording.
         self._write(
-            f'{{"call":"{number}","request":{_quote(origin.request_id[:MAX_TEXT_CHARS])},'
+            f'{{"call":"{number}","request":{_quote(origin.request_id)},'
             f'"client":{_cached_quote(origin.client)},"model":{_cached_quote(origin.model)},'
             f'"upstream_model":{_cached_quote(bound.model)},'
             f'"path":{_cached_quote(path[:MAX_TEXT_CHARS])},"purpose":"{origin.purpose}",'
@@ -161,8 +169,22 @@ class CallLog:
         if charged.cost is not None:
             metrics.count("cost_total", *labels, by=charged.cost)
 
+    def record_loss(self, kind: str, directory: Path, error: str = "") -> None:
+        """Count what could not be written, and warn of it at most once per minute."""
+        self._lost[kind] += 1
+        self._metrics.count(f"lost_{kind}_total")
+        if time.monotonic() - self._warned_at[kind] >= WARN_S:
+            self._warned_at[kind] = time.monotonic()
+            log(
+                logging.WARNING,
+                f"{kind.replace('_', ' ')} are lost: is the disk full, or the directory read-only?",
+                directory=str(directory),
+                error=error or None,
+            )
+
     def close(self) -> None:
-        """Close the file."""
+        """Record what was lost, and close the file."""
+        self._write_lost()
         self._file.close()
 
     def _prices(self, model: str, upstream_model: str) -> TokenPrices | None:
@@ -170,15 +192,17 @@ class CallLog:
         return own or self._price_lists.get("-", {}).get(upstream_model)
 
     def _write(self, row: str) -> None:
-        if self._file.append_text(row):
-            return
-        self._metrics.count("lost_call_rows_total")
-        if time.monotonic() - self._warned_at >= WARN_S:
-            self._warned_at = time.monotonic()
-            LOG.warning(
-                "calls cannot be recorded in %s: is the disk full, or the directory read-only?",
-                self._file.directory,
-            )
+        if not self._file.append_text(row):
+            self.record_loss("call_rows", self._file.directory)
+        elif any(self._lost.values()) and time.monotonic() - self._wrote_lost_at > LOST_S:
+            self._write_lost()
+
+    def _write_lost(self) -> None:
+        """Record what was lost, now that there is room for it."""
+        row = {"lost": self._lost, "time": time.time()}
+        if any(self._lost.values()) and self._file.append(row):
+            self._lost = dict.fromkeys(LOST, 0)
+            self._wrote_lost_at = time.monotonic()
 
 
 class Call(Attempt):
@@ -229,7 +253,9 @@ class Call(Attempt):
             self._on_usage(charged)
 
     def _cost(self, charged: CallUsage) -> float | None:
-        return None if self._prices is None else price_usage(self._prices, charged) / NANO
+        if self._prices is None:
+            return None
+        return (price_usage(self._prices, charged) + self.bound.extra_cost) / NANO
 
 
 @dataclass(frozen=True)
@@ -237,25 +263,32 @@ class CallRecorder:
     """A tracker that records every attempt for one origin.
 
     ``on_usage`` receives what each attempt is charged, unless the server refused it.
-    ``scorer`` is the name of the scorer that is called, which completes nothing.
+    ``scorer`` is the name of the scorer that is called, which completes nothing. ``bound`` is what
+    an attempt can use at most; by default it is read from the body. ``on_start`` receives it.
     """
 
     log: CallLog
     origin: CallOrigin
     on_usage: OnUsage | None = None
     scorer: str | None = None
+    bound: CallBound | None = None
+    on_start: Callable[[CallBound], None] | None = None
 
     async def start(self, path: str, payload: bytes, attempt: int) -> Call:
         """Record the start of an attempt; CapReached if it may not be made."""
-        path = _without_prefix(path)
-        bound = CallBound.read(path, payload)
+        path, bound = _without_prefix(path), self.bound
         if self.scorer is not None:
             bound = CallBound(self.scorer, len(payload), 0)
+        elif bound is None:
+            bound = CallBound.read(path, payload)
+        if self.on_start is not None and self.scorer is None:
+            self.on_start(bound)
         return await self.log.start(self.origin, path, bound, attempt, self.on_usage)
 
     async def check(self, path: str, payload: bytes) -> None:
         """Raise CapReached if an attempt could not be made now."""
-        await self.log.check(self.origin, CallBound.read(_without_prefix(path), payload))
+        bound = self.bound or CallBound.read(_without_prefix(path), payload)
+        await self.log.check(self.origin, bound)
 
     def for_purpose(self, purpose: Purpose, **changes: Any) -> CallRecorder:  # noqa: ANN401
         """Return a recorder of calls with another purpose."""

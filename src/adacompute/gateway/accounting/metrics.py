@@ -54,6 +54,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "cost_total": ("Money spent, by the token prices.", ("model", "purpose")),
     "lost_call_rows_total": ("Rows of the account of calls that could not be written.", ()),
+    "lost_decisions_total": ("Decisions that could not be written to the decision log.", ()),
     "unparsed_samples_total": ("Samples whose answer could not be parsed.", ("model",)),
     "incomplete_requests_total": (
         "Requests answered with fewer samples than the policy asked for.",
@@ -75,6 +76,10 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "scorer_failures_total": ("Requests whose samples the scorer failed to score.", ("model",)),
     "upstream_failures_total": ("Calls that failed after all retries.", ("model",)),
+    "address_failures_total": (
+        "Requests that failed at an address: no connection, a lost one, silence or a 5xx.",
+        ("address",),
+    ),
     "retries_total": ("Calls that were retried.", ("model",)),
     "refused_retries_total": (
         "Calls that were not retried because too many others were.",
@@ -84,6 +89,10 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "cap_overruns_total": (
         "What calls used beyond the most that was reserved for them, in the unit of the cap.",
         ("cap",),
+    ),
+    "removed_headers_total": (
+        "Headers and parts of queries that choose a payer or target, removed from requests.",
+        ("header",),
     ),
     "worker_deaths_total": ("Worker processes that died and were replaced.", ()),
     "reloads_total": ("Configurations read again, by result: applied or rejected.", ("result",)),
@@ -118,6 +127,11 @@ STORE_GAUGES: Mapping[str, str] = {
     "store_recovering_until_seconds": "Unix time until when, at the latest, the store of caps "
     "waits for replicas after a restart; 0 if it does not.",
 }
+NOT_READY: Final = "not_ready"
+NOT_READY_HELP: Final = "1 for each cause of a 503 of /ready, otherwise 0."
+CAUSES: Final = ("starting", "probing", "upstream", "logprobs", "store", "stopping", "ended")
+"""Causes for which /ready answers 503."""
+
 MEANS: Final = ("request_cost_mean", "feature_drift", "agreement_drift")
 """Gauges that are means over the last requests, of all workers together."""
 
@@ -170,6 +184,9 @@ class Metrics:
         self._in_flight = prometheus.Gauge(
             PREFIX + IN_FLIGHT, IN_FLIGHT_HELP, multiprocess_mode="livesum", **own
         )
+        self._not_ready = prometheus.Gauge(
+            PREFIX + NOT_READY, NOT_READY_HELP, ("cause",), multiprocess_mode="mostrecent", **own
+        )
         self._children: dict[tuple[str, ...], Any] = {}
         self._pending: dict[tuple[str, ...], float] = {}
 
@@ -207,6 +224,11 @@ class Metrics:
     def set_store(self, name: str, at: float) -> None:
         """Set a gauge of the store of caps."""
         self._store_gauges[name].set(at)
+
+    def set_not_ready(self, causes: Collection[str]) -> None:
+        """Show why /ready answers 503."""
+        for cause in CAUSES:
+            self._not_ready.labels(cause).set(cause in causes)
 
     def set_mean(self, name: str, model: str, values: Collection[float]) -> None:
         """Set a gauge to the mean of values, and of those of all other processes."""

@@ -40,17 +40,17 @@ class BrowserChecks:
         values = {name: value.decode("latin-1") for name, value in headers}
         host = values.get(b"host", "")
         if not self._is_allowed_host(host):
-            message = "the gateway does not answer to this Host: set allowed_hosts"
+            message = "the gateway does not answer to this Host"
             return 403, message, "invalid_host"
         if self.has_keys:
             return None
         if not self._is_allowed_origin(values, host):
-            message = "requests of other origins are refused: set allowed_origins"
+            message = "requests of other origins are refused"
             return 403, message, "invalid_origin"
         has_body = values.get(b"content-length", "0") != "0" or b"transfer-encoding" in values
         kind = values.get(b"content-type", "").partition(";")[0].strip().lower()
         if has_body and kind != "application/json":
-            message = "without client keys, the content type must be application/json"
+            message = "the content type must be application/json"
             return 415, message, "invalid_content_type"
         return None
 

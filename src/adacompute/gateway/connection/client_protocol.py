@@ -142,14 +142,14 @@ class ClientProtocol(HttpToolsProtocol):
             self._stop_parsing(BAD_REQUEST, "too many requests are pipelined", "pipelining")
         super().on_headers_complete()
         self.cycle.transport = ReplyWriter(self.transport, self.loop)  # type: ignore[assignment]
-        if self.is_last_request:
+        if self.is_last_request or self.limits.is_closing:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on; discard it, up to a limit, if it is refused or answered."""
         self.n_framing = max(0, self.n_framing - len(body))
         self.n_body += len(body)
-        cycle, counted = self.cycle, self.cycle.scope[COUNTED_BODY]
+        cycle, counted = self.cycle, self.cycle.scope[COUNTED_BODY]  # type: ignore[literal-required]
         if not cycle.response_complete and counted.add(len(body)):
             super().on_body(body)
             return
@@ -235,7 +235,7 @@ class ClientProtocol(HttpToolsProtocol):
             self.answered.message_event.set()
         self.on_disconnect()
         for waiting, _ in self.pipeline:
-            waiting.scope[COUNTED_BODY].release()
+            waiting.scope[COUNTED_BODY].release()  # type: ignore[literal-required]
         self._stop_headers_timer()
         self._stop_send_timer()
         self.limits.remove(self.address)
@@ -250,6 +250,11 @@ class ClientProtocol(HttpToolsProtocol):
             return
         self.is_last_request = True
         self.loop.call_later(linger_s, super().shutdown)
+
+    def close_after_reply(self) -> None:
+        """Close the connection after the reply that is due, and say so in it."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that is invalid or exceeds a limit, and close the connection."""

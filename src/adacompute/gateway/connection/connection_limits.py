@@ -23,7 +23,7 @@ class ConnectionLimits:
     Loopback addresses and trusted proxies may open any number of connections. ``on_rejected`` is
     called with the reason of each rejection. Idle connections stay open for ``idle_linger_s`` when
     the server stops, so that a request that is on its way is answered. ``bodies`` counts the bytes
-    of request bodies.
+    of request bodies. With ``is_closing``, every reply says that its connection closes.
     """
 
     max_request_line_bytes: int = 8_192
@@ -34,6 +34,7 @@ class ConnectionLimits:
     on_rejected: Callable[[str], None] = lambda _: None
     idle_linger_s: float = 0.0
     bodies: BodiesInFlight = field(default_factory=BodiesInFlight)
+    is_closing: bool = False
     n_connections: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -25,7 +24,7 @@ from adacompute.gateway.connection.bodies_in_flight import (
 )
 from adacompute.gateway.connection.time_limit import TimeLimit
 from adacompute.gateway.requests.openai_replies import write_error
-from adacompute.models.body import count_elements
+from adacompute.spending.attempts import MAX_TEXT_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,6 +39,29 @@ NO_MODEL = "-"
 """Model label of other requests: clients must not choose the labels of metrics."""
 
 OWN_HEADERS = b"x-adacompute-"
+
+CHOOSING_HEADERS = (
+    "openai-organization",
+    "openai-project",
+    "helicone-",
+    "x-portkey-",
+    "x-litellm-",
+    "x-openrouter-",
+    "cf-aig-",
+    "x-goog-user-project",
+    "x-target-",
+    "x-upstream-",
+    "x-forwarded-",
+    "x-original-",
+    "x-rewrite-",
+    "x-http-method-override",
+    "idempotency-key",
+    "x-idempotency-key",
+)
+"""Headers, and beginnings of headers, that choose a payer, a target or a stored reply."""
+
+KEPT_PARAMETERS = (b"api-version", b"beta")
+"""Parameters of a query that choose neither."""
 
 WATCH_DISCONNECT = "adacompute.watch_disconnect"
 """Member of the scope of a server that reports a disconnect without a task that waits for it."""
@@ -57,18 +79,17 @@ EVENT_STREAM = [
 ]
 
 
+def choosing_family(name: bytes) -> str | None:
+    """Return the entry of ``CHOOSING_HEADERS`` that a header belongs to, if there is one."""
+    text = name.decode("latin-1").lower()
+    return next((one for one in CHOOSING_HEADERS if text.startswith(one)), None)
+
+
 class TooLarge(Exception):  # noqa: N818 - it names the state
     """A body that is larger than allowed."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"the body is larger than {max_bytes / 1e6:g} MB")
-
-
-class TooManyElements(Exception):  # noqa: N818 - it names the state
-    """A body with more brackets and commas than allowed."""
-
-    def __init__(self, max_elements: int) -> None:
-        super().__init__(f"the body has more than {max_elements:,} brackets and commas")
 
 
 class ClientDisconnected(Exception):  # noqa: N818 - it names what happened
@@ -97,6 +118,7 @@ class Exchange:
         self.decision_id: str | None = None
         self.n_samples: int | None = None
         self.cost: float | None = None
+        self.upstream_model: str | None = None
         self.started_at = time.perf_counter()
         self.redact: Callable[[str], str] = str
         self.status = 0
@@ -128,10 +150,19 @@ class Exchange:
         """The request's headers without our own."""
         return [(name, value) for name, value in self._headers if not name.startswith(OWN_HEADERS)]
 
+    def remove_choices(self) -> list[str]:
+        """Remove headers and parts of the query that choose a payer or target; return which."""
+        removed = [family for name, _ in self._headers if (family := choosing_family(name))]
+        self._headers = [one for one in self._headers if not choosing_family(one[0])]
+        parts = self._query.split(b"&") if self._query else []
+        kept = [part for part in parts if part.partition(b"=")[0] in KEPT_PARAMETERS]
+        self._query = b"&".join(kept)
+        return removed + ["query"] * (len(parts) - len(kept))
+
     @cached_property
     def request_id(self) -> str:
-        """The client's ``x-request-id``, or an id of our own."""
-        return self.header("x-request-id") or os.urandom(8).hex()
+        """The client's ``x-request-id`` as it is logged, or an id of our own."""
+        return (self.header("x-request-id") or os.urandom(8).hex())[:MAX_TEXT_CHARS]
 
     @property
     def headers_without_compression(self) -> Headers:
@@ -147,12 +178,9 @@ class Exchange:
                 return value.decode("latin-1")
         return None
 
-    async def read(
-        self, *, max_bytes: int, timeout_s: float, max_elements: float = math.inf
-    ) -> bytes:
+    async def read(self, *, max_bytes: int, timeout_s: float) -> bytes:
         """Read the whole body; raise TimeoutError if it takes too long.
 
-        Elements are counted as they arrive, so that a body with too many is not read to its end.
         TooManyBytes is raised if too much of other bodies is held.
         """
         length = self.header("content-length")
@@ -161,17 +189,13 @@ class Exchange:
         if self._counted is not None:
             self._counted.assign(self.client)
         whole = io.BytesIO()  # its value is not copied
-        size, n_elements, more = 0, 0, True
+        size, more = 0, True
         with TimeLimit(timeout_s):
             while more:
                 part, more = await self._receive_part()
                 size += len(part)
                 if size > max_bytes:
                     raise TooLarge(max_bytes)
-                if max_elements < math.inf:
-                    n_elements += count_elements(part)
-                    if n_elements > max_elements:
-                        raise TooManyElements(int(max_elements))
                 if not more and size == len(part):
                     return part
                 whole.write(part)

@@ -60,6 +60,11 @@ class HttpServer(uvicorn.Server):
         self.config.timeout_graceful_shutdown = timeout_s  # type: ignore[assignment]  # a float too
         self.should_exit = True
 
+    def close_after_replies(self) -> None:
+        """Close connections after the replies that are due."""
+        for connection in self.server_state.connections:
+            connection.close_after_reply()  # type: ignore[union-attr]  # a ClientProtocol
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, and say so."""
         await super().startup(sockets)

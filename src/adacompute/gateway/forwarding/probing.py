@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -24,7 +25,7 @@ from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.log_settings import MB
 from adacompute.models.capabilities_cache import (
     cache_path,
-    load_cached,
+    load_common,
     record_attempt,
     save_cached,
 )
@@ -50,7 +51,7 @@ MIN_WAIT_S, MAX_WAIT_S = 0.5, 8.0
 
 def needs_probe(capabilities: Capabilities) -> bool:
     """Whether nothing is known about a server yet."""
-    return capabilities == Capabilities()
+    return replace(capabilities, kind="generic") == Capabilities()
 
 
 async def probe_upstreams(config: Config, upstreams: Iterable[Upstream], calls: CallLog) -> None:
@@ -58,12 +59,12 @@ async def probe_upstreams(config: Config, upstreams: Iterable[Upstream], calls: 
 
     The calls of a probe are recorded in ``calls``.
     """
-    by_model: dict[str, list[Upstream]] = {}
+    by_model: dict[tuple[str, str], list[Upstream]] = {}
     for upstream in upstreams:
-        by_model.setdefault(upstream.model, []).append(upstream)
-    for model, same in by_model.items():
+        by_model.setdefault((upstream.base_url, upstream.model), []).append(upstream)
+    for (_, model), same in by_model.items():
         try:
-            found = await _find_capabilities(config, model, calls)
+            found = await _find_capabilities(config, same[0], calls)
         except AdaComputeError as error:
             LOG.warning(
                 "%s: the probe failed. Voting works, but each sample is requested in a call of "
@@ -78,19 +79,21 @@ async def probe_upstreams(config: Config, upstreams: Iterable[Upstream], calls: 
                 upstream.capabilities = found
 
 
-async def _find_capabilities(config: Config, model: str, calls: CallLog) -> Capabilities:
-    directory, url = cache_path(), config.base_url
+async def _find_capabilities(config: Config, upstream: Upstream, calls: CallLog) -> Capabilities:
+    """Return what is known of all addresses of an upstream, or probe the one that is chosen."""
+    directory, urls, model = cache_path(), upstream.addresses.urls, upstream.model
     try:
         async with _one_process_at_a_time(directory):
-            known = load_cached(directory, url, model)
+            known = load_common(directory, urls, model)
             if known is None:
-                n_attempts = record_attempt(directory, url, model, window_s=ATTEMPT_WINDOW_S)
+                n_attempts = record_attempt(directory, urls[0], model, window_s=ATTEMPT_WINDOW_S)
                 if n_attempts > MAX_ATTEMPTS:
                     raise ModelError(
                         f"{MAX_ATTEMPTS} probes in {ATTEMPT_WINDOW_S / 60:g} minutes found nothing"
                     )
-                known = await _probe_when_loaded(config, model, calls)
-                save_cached(directory, url, model, known)
+                known = await _probe_when_loaded(config, upstream, calls)
+                for url in urls:
+                    save_cached(directory, url, model, known)
             return known
     except OSError as error:
         raise DataError(
@@ -99,16 +102,12 @@ async def _find_capabilities(config: Config, model: str, calls: CallLog) -> Capa
         ) from None
 
 
-async def _probe_when_loaded(config: Config, model: str, calls: CallLog) -> Capabilities:
+async def _probe_when_loaded(config: Config, known: Upstream, calls: CallLog) -> Capabilities:
     """Probe a server; while it fails but rejects nothing, try again for a bounded time."""
     end, wait_s = time.monotonic() + LOADING_TIMEOUT_S, MIN_WAIT_S
     origin = CallOrigin("probe", client=NO_CLIENT, model=NO_MODEL, purpose="probe")
-    async with Upstream(
-        config.base_url,
-        model,
-        api_key=config.upstream_api_key,
-        max_reply_bytes=int(config.max_reply_mb * MB),
-        tracker=CallRecorder(calls, origin),
+    async with known.copy(
+        max_reply_bytes=int(config.max_reply_mb * MB), tracker=CallRecorder(calls, origin)
     ) as upstream:
         while True:
             try:

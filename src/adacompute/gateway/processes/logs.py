@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+import threading
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, Literal, get_args
 
 LogFormat = Literal["text", "json"]
@@ -30,7 +33,10 @@ def log(level: int, message: str, **fields: object) -> None:
 
 
 def set_up_logging(log_format: str, level: str) -> None:
-    """Send all records of this process to standard error."""
+    """Send all records of this process to standard error.
+
+    As JSON, also what Python would write there by itself: warnings and unhandled exceptions.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # not shown
@@ -40,6 +46,24 @@ def set_up_logging(log_format: str, level: str) -> None:
     logging.getLogger("adacompute").setLevel(level.upper())
     # It warns of each invalid request: attackers would fill the log, and the gateway counts them.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    if log_format == "json":
+        logging.captureWarnings(capture=True)
+        logging.raiseExceptions = False  # standard error that is closed
+        sys.excepthook = _log_exception
+        sys.unraisablehook = lambda found: _log_exception(
+            found.exc_type, found.exc_value, found.exc_traceback
+        )
+        threading.excepthook = lambda found: _log_exception(
+            found.exc_type, found.exc_value, found.exc_traceback
+        )
+
+
+def _log_exception(
+    kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None
+) -> None:
+    """Write a line for an exception that nothing handles."""
+    error = kind() if error is None else error
+    LOG.critical("an exception was not handled: %r", error, exc_info=(kind, error, traceback))
 
 
 class _JsonFormatter(logging.Formatter):

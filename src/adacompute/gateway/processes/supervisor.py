@@ -95,6 +95,11 @@ class Generation:
         for worker in self.workers.values():
             worker.retire()
 
+    def close_connections(self) -> None:
+        """Close each connection after its next reply."""
+        for worker in self.workers.values():
+            worker.close_connections()
+
     async def stop(self, drain_s: float) -> None:
         """End all workers within a time; the last part of it is for those that do not end."""
         self._is_ending = True
@@ -116,7 +121,8 @@ class Generation:
             "slot": slot,
             "counts": str(self._counts),
         }
-        return await WorkerProcess.start(self._listener, settings, self._environment)
+        log_settings = self.config.log_format, self.config.log_level
+        return await WorkerProcess.start(self._listener, settings, log_settings, self._environment)
 
     async def _keep_running(self, slot: int) -> None:
         """Replace the worker whenever it dies, after a wait that grows while new ones die too."""
@@ -181,6 +187,14 @@ class Supervisor:
         return READY if READY in states else next(iter(states), "starting")
 
     @property
+    def not_ready(self) -> set[str]:
+        """The causes for which /ready answers 503: those of all workers if none is ready."""
+        if self._state != "serving":
+            return {self._state}
+        causes = [worker.not_ready for worker in self.workers] or [["starting"]]
+        return set().union(*causes) if all(causes) else set()
+
+    @property
     def store(self) -> str:
         """What is wrong with the account store, according to the first worker that says so."""
         return next((one.store for one in self.workers if one.store), "")
@@ -210,11 +224,14 @@ class Supervisor:
                 self._state = "serving"
                 await stopping
                 self._state = "stopping"
+                for generation in self._generations:
+                    generation.close_connections()
                 await asyncio.sleep(self.config.shutdown_delay_s)
         finally:
             self._state = "stopping"
             starting.cancel()
             await asyncio.wait({starting})
+            listener.close()  # the workers close theirs: then connections are refused
             await asyncio.gather(*(one.stop(self.config.drain_s) for one in self._generations))
             pages.stop(0.1)
             await serving

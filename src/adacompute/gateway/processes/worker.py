@@ -4,7 +4,7 @@ It receives its configuration over a socket, so that no secret is in its environ
 policies, and serves on a listening socket that all workers share. Over the same socket it reports
 its state, answers pings from its serving loop, and receives the command to stop. When the
 supervisor is gone, it stops. It is run by ``python -m adacompute.gateway.processes.worker CHANNEL
-LISTENER``, with two file descriptors.
+LISTENER LOG_FORMAT LOG_LEVEL``; the first two are file descriptors.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ MAX_MESSAGE_BYTES = 64_000_000
 GC_THRESHOLDS = (10_000, 20, 20)
 """Ten times as many new objects before a collection as by default: requests leave few cycles."""
 
-LINGER_S = 5.0
-"""Time for which idle connections stay open when a new configuration replaces the worker's."""
+LINGER_S, STOP_LINGER_S = 5.0, 1.0
+"""Time for which idle connections stay open when a new configuration replaces the worker's, and
+when the gateway stops."""
 
 
 class Channel:
@@ -103,9 +104,10 @@ class Worker:
             if self._gateway.connection_limits.bodies.has_shrunk():
                 return_freed_memory()
 
-    def _state(self) -> dict[str, str]:
+    def _state(self) -> dict[str, object]:
         """What the supervisor shows of this worker."""
-        return {"state": self._gateway.state, "store": self._gateway.store}
+        gateway = self._gateway
+        return {"state": gateway.state, "not_ready": [*gateway.not_ready], "store": gateway.store}
 
     async def _obey(self) -> None:
         """Answer pings, and stop on command."""
@@ -114,6 +116,9 @@ class Worker:
                 case "ping":
                     self._gateway.account.metrics.flush()
                     self._channel.send(event="pong", **self._state())
+                case "close":  # the gateway will stop: clients should connect to another
+                    self._gateway.connection_limits.is_closing = True
+                    self._server.close_after_replies()
                 case "retire":  # a new configuration: what has begun ends, however long it takes
                     self._gateway.connection_limits.idle_linger_s = LINGER_S
                     self._gateway.stop_by = None
@@ -123,7 +128,8 @@ class Worker:
         self._stop(self._gateway.config.drain_s)
 
     def _stop(self, timeout_s: float) -> None:
-        self._gateway.connection_limits.idle_linger_s = 0.0
+        self._gateway.connection_limits.is_closing = True
+        self._gateway.connection_limits.idle_linger_s = min(STOP_LINGER_S, timeout_s / 2)
         self._gateway.stop_by = time.monotonic() + timeout_s
         self._server.stop(timeout_s)
 
@@ -131,14 +137,14 @@ class Worker:
 def build_application(settings: Mapping[str, Any]) -> tuple[Application, list[str]]:
     """Make the application of a worker, and what the operator should know of it."""
     config = make_config(settings["config"])
-    set_up_logging(config.log_format, config.log_level)
     models = load_models(config)
     messages = [
         sentence
         for name, virtual in models.items()
         if (sentence := describe_verdict(name, virtual)) is not None
     ]
-    if config.probe and any(needs_probe(virtual.capabilities) for virtual in models.values()):
+    sampled = [one for virtual in models.values() for one in virtual.upstream_models.values()]
+    if config.probe and any(needs_probe(one.capabilities) for one in sampled):
         messages.append("probing the upstream in the background: /ready answers 503 until then")
     admission = Admission(config, Path(settings["counts"]), settings["slot"])
     register = config.open_register()
@@ -178,7 +184,8 @@ def _describe(error: AdaComputeError | OSError) -> str:
 
 
 def main() -> None:
-    """Run a worker with the two file descriptors of its arguments."""
+    """Run a worker with the file descriptors and the log settings of its arguments."""
+    set_up_logging(*sys.argv[3:5])
     os.setpgrp()  # the supervisor ends this process and its children together
     run_in_fast_loop(_run(int(sys.argv[1]), int(sys.argv[2])))
 

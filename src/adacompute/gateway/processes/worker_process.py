@@ -23,14 +23,16 @@ PING_TIMEOUT_S = 5.0
 class WorkerProcess:
     """One running worker.
 
-    ``state`` is what it reported last: "starting", or a state of the gateway. ``store`` is what is
-    wrong with the account store. ``messages`` are for the operator, and known once it has started.
+    ``state`` is what it reported last: "starting", or a state of the gateway. ``not_ready`` are the
+    causes of that, and ``store`` is what is wrong with the account store. ``messages`` are for the
+    operator, and known once it has started.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, channel: Channel) -> None:
         self._process = process
         self._channel = channel
         self.state = "starting"
+        self.not_ready = ["starting"]
         self.store = ""
         self.messages: list[str] = []
         self.seen_at = time.monotonic()
@@ -44,9 +46,13 @@ class WorkerProcess:
         cls,
         listener: socket.socket,
         settings: Mapping[str, object],
+        log_settings: tuple[str, str],
         environment: Mapping[str, str],
     ) -> WorkerProcess:
-        """Start a worker that serves on a socket, with the settings that it is sent."""
+        """Start a worker that serves on a socket, with the settings that it is sent.
+
+        ``log_settings`` are the format and the level of its log, which it needs before.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             inherited = (theirs.fileno(), listener.fileno())
@@ -55,6 +61,7 @@ class WorkerProcess:
                 "-m",
                 "adacompute.gateway.processes.worker",
                 *map(str, inherited),
+                *log_settings,
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=inherited,
                 env=dict(environment),
@@ -91,6 +98,10 @@ class WorkerProcess:
             return False
         return True
 
+    def close_connections(self) -> None:
+        """Let it close each connection after its next reply."""
+        self._channel.send(command="close")
+
     def retire(self) -> None:
         """Let it finish what it has begun, however long it takes."""
         self._channel.send(command="retire")
@@ -119,10 +130,11 @@ class WorkerProcess:
             while (message := await self._channel.receive()) is not None:
                 self.seen_at = time.monotonic()
                 self.state = message.get("state", self.state)
+                self.not_ready = message.get("not_ready", self.not_ready)
                 self.store = message.get("store", self.store)
                 handlers[message["event"]](message)
         finally:
-            self.state = "ended"
+            self.state, self.not_ready = "ended", ["ended"]
             self._on_failed({"message": "a worker ended before it served: see the lines above"})
             for pong in self._pongs:
                 pong.cancel()

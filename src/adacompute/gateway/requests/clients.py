@@ -51,7 +51,11 @@ _WELL_KNOWN_KEYS = (
     "token",
     "your-api-key",
 )
-_WELL_KNOWN = {hashlib.sha256(key.encode()).hexdigest(): key for key in _WELL_KNOWN_KEYS}
+_WELL_KNOWN = {
+    hashlib.sha256((key + end).encode()).hexdigest(): key
+    for key in _WELL_KNOWN_KEYS
+    for end in ("", "\n")  # as echo writes it
+}
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,10 @@ class ClientLimits:
     max_budget: float | None = None
     """Largest budget that a request may set for itself (403)."""
     max_samples: int | None = None
-    """Samples that one request may draw. ``n`` and ``best_of`` of forwarded requests must not be
-    larger (403)."""
+    """Samples that one request may draw, prompts × ``n`` (403)."""
+    isolated: bool = False
+    """Whether it may neither touch what the upstream stores nor choose who pays: paths other than
+    completions, embeddings and models, and fields that do so, get 403."""
     max_concurrency: int | None = None
     """Its requests in flight, of all workers together (429)."""
     requests_per_minute: int | None = None

@@ -57,12 +57,12 @@ def _edit_response_line(line: bytes, usage: Mapping[str, Any], *, hide_logprobs:
         if name == b"data" and hide_logprobs:
             value = _dump(without_response_logprobs(parse_json(value))) + b"\n"
         body = Body.parse(value) if name == b"data" else None
-        response = None if body is None else Body.parse(body.values.get("response", b""))
+        response = None if body is None else Body.parse(body.raw("response"))
     except (InvalidBody, MalformedReply):
         return line
     if body is not None and response is not None and response.is_set("usage"):
         edited = response.edit({"usage": from_chat_usage(usage)})
-        value = value.replace(body.values["response"], edited, 1)
+        value = value.replace(body.raw("response"), edited, 1)
     return name + colon + value
 
 

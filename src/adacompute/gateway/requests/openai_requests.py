@@ -7,8 +7,8 @@ on, and what it may spend. It opens no connection and makes no decision.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
@@ -21,20 +21,22 @@ from adacompute.gateway.requests.chat_messages import (
     read_messages,
     to_json,
 )
-from adacompute.models.body import INVALID, MAX_ELEMENTS, Body, InvalidBody
+from adacompute.gateway.requests.contract import BadRequest, Judged
+from adacompute.gateway.requests.fields import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    OPTIONS,
+)
+from adacompute.models.body import INVALID, Body
 from adacompute.models.messages import Prompt
 from adacompute.models.responses_format import INCLUDE_LOGPROBS, RESPONSES
-
-FIELD = "adacompute"
-"""Member of a body with options for the gateway; it is not sent to the upstream."""
 
 BUDGET_HEADER = "x-adacompute-budget"
 BUDGET_SEPARATOR = "@"
 """A budget may follow the name of a model: ``name@2``."""
 
-OPTIONS = ("budget", "debug")
-
-CHAT, COMPLETIONS, EMBEDDINGS = "chat/completions", "completions", "embeddings"
+OPTION_NAMES = ("budget", "debug")
 
 VOTED_PATHS = (CHAT, COMPLETIONS, RESPONSES)
 """Paths of the upstream whose requests can be voted on."""
@@ -46,16 +48,10 @@ REFUSED_PATHS = ("/v1/messages",)
 """Paths that are forwarded, but have no virtual models."""
 
 _STORED = ("previous_response_id", "conversation", "prompt")
+_LONG_FIELDS = ("messages", "prompt", "input", "instructions", "tools", "functions")
+_MAX_FIELD_CHARS = 65_536
 _SHOWN = 100
 _MAX_TEMPERATURE = 1000
-
-
-class BadRequest(Exception):  # noqa: N818 - it names what the client sent
-    """A request that is wrong; ``param`` names the wrong part."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 @dataclass(frozen=True)
@@ -81,23 +77,24 @@ class VirtualRequest:
     model: str
     budget: float | None
     debug: bool
+    judged: Judged | None = None
 
     @cached_property
     def stream(self) -> bool:
         """Whether the reply is a stream of events."""
         return self.body.read("stream", bool) is True
 
-    @property
+    @cached_property
     def wants_usage(self) -> bool:
         """Whether the stream ends with the usage."""
         options = self.body.read("stream_options", dict[str, Any])
         return isinstance(options, Mapping) and bool(options.get("include_usage"))
 
-    @property
+    @cached_property
     def has_logprobs(self) -> bool:
         """Whether the client asks for log-probabilities, or says that it wants none."""
         if self.path != RESPONSES:
-            return "logprobs" in self.body.values
+            return "logprobs" in self.body.fields
         included = self.body.read("include", list[str])
         return isinstance(included, list) and INCLUDE_LOGPROBS in included
 
@@ -123,47 +120,51 @@ class VirtualRequest:
             return Prompt(text=self.body.read("prompt", str))
         return Prompt(messages=to_json(self.messages or ()))
 
+    def without_texts(self) -> VirtualRequest:
+        """Return the request with everything that voting reads, and without its bytes.
+
+        It is what a process that has parsed a large body sends back.
+        """
+        for name in ("stream", "wants_usage", "has_logprobs", "wants_json", "messages"):
+            getattr(self, name)
+        body = self.body.without_text(_LONG_FIELDS, max_chars=_MAX_FIELD_CHARS)
+        found = replace(self, body=body)
+        vars(found).update({name: value for name, value in vars(self).items() if name != "body"})
+        if self.path == COMPLETIONS:
+            vars(found)["prompt"] = self.prompt
+        return found
+
 
 def parse_request(
-    path: str,
-    data: bytes,
-    names: Sequence[str],
-    budget: str | None = None,
-    *,
-    max_elements: int = MAX_ELEMENTS,
+    path: str, body: Body, names: Collection[str], budget: str | None = None
 ) -> VirtualRequest | None:
     """Parse a request for one of the virtual models; return None for any other request.
 
-    ``budget`` is the value of the header. A body that contains none of the names is not parsed,
-    unless some of its letters may be escaped.
+    ``budget`` is the value of the header.
     """
-    is_named = any(name.rpartition("/")[2].encode() in data for name in names)
-    if not is_named and b"\\u00" not in data:
-        return None
-    try:
-        body = Body.parse(data, max_elements=max_elements)
-    except InvalidBody as error:
-        raise BadRequest(str(error)) from None
-    if body is None:
-        return None
-    given = body.read("model", str)
+    given = body.fields.get("model")
     if not isinstance(given, str):
         return None
     model, suffix = (given, "") if given in names else split_budget(given)
     if model not in names:
         return None
-    options = body.read(FIELD, dict[str, Any]) if FIELD in body.values else {}
-    if not isinstance(options, Mapping) or set(options) - set(OPTIONS):
-        raise BadRequest(f"{FIELD!r} is an object with {' and '.join(OPTIONS)}", FIELD)
+    options = body.fields.get(OPTIONS, {})
+    if not isinstance(options, Mapping) or set(options) - set(OPTION_NAMES):
+        raise BadRequest(f"{OPTIONS!r} is an object with {' and '.join(OPTION_NAMES)}", OPTIONS)
     budgets = (
         (budget, BUDGET_HEADER),
-        (options.get("budget"), f"{FIELD}.budget"),
+        (options.get("budget"), f"{OPTIONS}.budget"),
         (suffix or None, "model"),
     )
     chosen = next((parse_budget(value, name) for value, name in budgets if value is not None), None)
     if path in REFUSED_PATHS:
         raise BadRequest(f"{path} is not supported for the virtual model {model!r}", "model")
     return VirtualRequest(body, PATHS[path], model, chosen, debug=bool(options.get("debug")))
+
+
+def may_name(data: bytes, names: Collection[str]) -> bool:
+    """Whether a body may name one of the virtual models; some of its letters may be escaped."""
+    return b"\\u00" in data or any(name.rpartition("/")[2].encode() in data for name in names)
 
 
 def split_budget(model: str) -> tuple[str, str]:
@@ -206,7 +207,7 @@ def passthrough_reason(request: VirtualRequest, answer_field: str | None = None)
 def _settings_reason(body: Body) -> str | None:
     if body.is_set("tools") or body.is_set("functions"):
         return "tools"
-    if any(body.read(name, int | None) not in (None, 1) for name in ("n", "best_of")):
+    if any(body.fields.get(name) not in (None, 1) for name in ("n", "n_cmpl", "best_of")):
         return "n"
     temperature = body.read("temperature", float | None)
     if temperature is INVALID:

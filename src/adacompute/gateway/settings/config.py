@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, get_args
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.accounting.caps import WHEN_SPENT, CapConfig, check_caps
@@ -27,10 +26,10 @@ from adacompute.gateway.processes.logs import FORMATS, LEVELS
 from adacompute.gateway.requests.clients import (
     ALLOWED_PATHS,
     ClientLimits,
-    check_digest,
     check_paths,
 )
 from adacompute.gateway.requests.openai_requests import check_name
+from adacompute.gateway.settings.key_digests import check_key
 from adacompute.gateway.settings.log_settings import MB, CallsConfig, LogConfig
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.settings.settings import (
@@ -39,9 +38,8 @@ from adacompute.gateway.settings.settings import (
     check_positive,
     expand_variables,
 )
-from adacompute.models.body import MAX_ELEMENTS
-from adacompute.models.messages import RetryPolicy, Timeouts
-from adacompute.models.openai_format import check_url
+from adacompute.gateway.settings.upstream_settings import UpstreamConfig
+from adacompute.models.messages import RetryPolicy, Timeouts, UpstreamKind
 from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
 from adacompute.spending.leases import LEASE_S
 from adacompute.spending.peers import RECOVERY_S
@@ -49,7 +47,6 @@ from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register
 from adacompute.spending.sqlite_register import SqliteRegister
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _ORIGIN = re.compile(r"https?://[^/\s*]+")
 _MAX_PORT = 65_535
 _MAX_WAIT_S = 10.0
@@ -61,11 +58,8 @@ _POSITIVE = (
     "max_connections_per_address",
     "max_body_mb",
     "max_body_bytes_in_flight",
-    "max_json_elements",
     "max_reply_mb",
     "max_concurrency",
-    "max_samples",
-    "max_upstream_failures",
     "timeout_s",
     "first_byte_timeout_s",
     "body_timeout_s",
@@ -86,10 +80,16 @@ ACCOUNTS = "accounts.sqlite"
 class Config:
     """A gateway: its upstream, its models, its clients and its limits."""
 
-    base_url: str
-    """Address of the upstream, with its ``/v1``."""
+    base_url: str | None = None
+    """Address of the upstream, with its ``/v1``. This or ``base_urls`` is required."""
+    base_urls: Sequence[str] = ()
+    """Addresses of servers with the same models, instead of ``base_url``. Requests that begin with
+    the same prompt go to the same one, unless it fails or is busier than the others."""
     upstream_api_key: str | None = field(default=None, repr=False)
     """Key that is sent to the upstream."""
+    upstreams: Mapping[str, UpstreamConfig] = field(default_factory=dict)
+    """Further upstreams, by their name, for ``upstream`` and ``arm_upstreams`` of models: see
+    below."""
     host: str = "127.0.0.1"
     """Address to listen on. One that others can reach needs client keys."""
     port: int = 8000
@@ -104,6 +104,9 @@ class Config:
     """Lines on standard error: ``text`` or ``json``."""
     log_level: str = "info"
     """Least severe level of these lines: ``debug``, ``info``, ``warning`` or ``error``."""
+    drift_threshold: float = 2.0
+    """Drift of the questions above which, or below the inverse of which, a warning is logged, at
+    most once per minute."""
     workers: int = 1
     """Worker processes."""
     forward_key: bool = False
@@ -130,14 +133,13 @@ class Config:
     requests (503). Bodies above 256 KiB may take three quarters of it, so that small requests are
     served beside them. With client keys, one client may take a quarter (429), or as much as its
     largest body."""
-    max_json_elements: int = MAX_ELEMENTS
-    """Brackets and commas in a body that can be voted on, those in texts included (400)."""
     max_reply_mb: float = 16.0
     """Largest reply of the upstream that is held in memory, decompressed (502)."""
     max_concurrency: int = 10_000
     """Requests in flight, per worker (503)."""
-    max_samples: int = 64
-    """Samples that one request may draw. Forwarded requests with a larger ``n`` get 403."""
+    max_samples: int | None = None
+    """Samples that one request may draw, prompts × ``n`` (403). Default: 64 for requests that are
+    voted on, and no limit for those that are forwarded."""
     max_output_tokens: int | None = None
     """Tokens that one completion may have. It is written into requests that set no limit or a
     larger one. Caps in tokens or money need it."""
@@ -155,10 +157,12 @@ class Config:
     """Attempts per call to the upstream."""
     max_retry_share: float = 0.2
     """Retries as a share of all calls of a worker."""
-    max_upstream_failures: int = 5
-    """Failures in a row after which ``/ready`` answers 503."""
+    check_upstream: bool = True
+    """Answer 503 on ``/ready`` when nine of the last ten requests failed, and ask the upstream for
+    one token every 10 s until it answers."""
     shutdown_delay_s: float = 0.0
-    """Time to go on serving after SIGTERM, while ``/ready`` answers 503."""
+    """Time to go on serving after SIGTERM, while ``/ready`` answers 503 and replies close their
+    connections."""
     drain_s: float = 30.0
     """Time to complete requests after that, before everything is stopped."""
     sse_keepalive_s: float = 5.0
@@ -170,8 +174,14 @@ class Config:
     allowed_paths: Sequence[str] = ALLOWED_PATHS
     """Requests that clients may send (403). A path may end in ``*``; ``* /v1/*`` allows all."""
     allow_stored_responses: bool = False
-    """Accept ``previous_response_id``, ``conversation`` and ``background`` on ``/v1/responses``,
-    which reach what the upstream stores for other clients."""
+    """Accept references to what the upstream stores, for whichever client, such as
+    ``previous_response_id``, ``conversation``, ``file_id`` and ``item_reference``."""
+    upstream_kind: str | None = None
+    """Kind of the upstream: ``openai``, ``vllm``, ``llama.cpp``, ``ollama`` or ``generic``. It says
+    which fields are known. Default: what the probe finds."""
+    allowed_fields: Sequence[str] = ()
+    """Fields of requests that are accepted although they are not known, or change the price, under
+    caps and limits too."""
     client_keys: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the key of each client, by the client's name."""
     client_limits: Mapping[str, ClientLimits] = field(default_factory=dict)
@@ -200,10 +210,8 @@ class Config:
     """File with the token prices of every upstream model."""
 
     def __post_init__(self) -> None:
-        check_url(self.base_url)
-        key = self.upstream_api_key
-        if key and not (key.isascii() and key.isprintable() and " " not in key):
-            raise ConfigError("upstream_api_key contains characters that no header can carry")
+        for upstream in (self.upstream(), *self.upstreams.values()):
+            upstream.check_port(self.port)
         for name in _POSITIVE:
             check_positive(getattr(self, name), name)
         if self.max_body_mb * MB > self.max_body_bytes_in_flight * LARGE_SHARE:
@@ -216,6 +224,10 @@ class Config:
             raise ConfigError(
                 f"shutdown_delay_s must be a number of 0 or more, not {self.shutdown_delay_s}"
             )
+        if not 1 < self.drift_threshold < math.inf:
+            raise ConfigError(
+                f"drift_threshold must be a number above 1, not {self.drift_threshold}"
+            )
         if not 0 <= self.max_retry_share <= 1:
             raise ConfigError(
                 f"max_retry_share must be a share from 0 to 1, not {self.max_retry_share}"
@@ -227,19 +239,23 @@ class Config:
             ("log_format", FORMATS),
             ("log_level", LEVELS),
             ("when_spent", WHEN_SPENT),
+            ("upstream_kind", (None, *get_args(UpstreamKind))),
         ):
             if (value := getattr(self, name)) not in known:
-                raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        if self.max_output_tokens is not None:
-            check_positive(self.max_output_tokens, "max_output_tokens")
+                names = ", ".join(filter(None, known))
+                raise ConfigError(f"{name} must be one of {names}, not {value!r}")
+        for name in ("max_samples", "max_output_tokens"):
+            if (limit := getattr(self, name)) is not None:
+                check_positive(limit, name)
         check_caps(self)
         self._check_addresses()
-        for name in self.models:
+        for name, model in self.models.items():
             check_name(name)
+            model.check_upstreams(name, self.upstreams)
         for client, digest in self.client_keys.items():
-            _check_key(client, digest)
+            check_key(client, digest)
         if self.admin_key is not None:
-            _check_key("admin_key", self.admin_key)
+            check_key("admin_key", self.admin_key)
         check_paths(self.allowed_paths)
         if unknown := sorted(set(self.client_limits) - set(self.client_keys)):
             raise ConfigError(f"client_limits names {unknown[0]!r}, which has no client key")
@@ -253,17 +269,17 @@ class Config:
                 raise ConfigError(
                     f"allowed_origins must be like https://example.com, not {origin!r}"
                 )
-        upstream = urlsplit(self.base_url)
-        if upstream.port == self.port and is_loopback(upstream.hostname or ""):
-            raise ConfigError(
-                f"base_url {self.base_url} is the address of this gateway itself: "
-                "give the address of the upstream, or another port"
-            )
         if not self.client_keys and not is_loopback(self.host):
             raise ConfigError(
                 f"host {self.host} can be reached from outside and there are no client keys: "
                 "add a table [serve.client_keys], or bind to 127.0.0.1"
             )
+
+    def upstream(self, name: str | None = None) -> UpstreamConfig:
+        """Return an upstream by its name; that of the gateway has none."""
+        if name is not None:
+            return self.upstreams[name]
+        return UpstreamConfig(self.base_url, self.base_urls, self.upstream_api_key)
 
     @property
     def account_file(self) -> Path | None:
@@ -300,15 +316,6 @@ class Config:
         return RetryPolicy(max_attempts=self.max_attempts, max_wait_s=_MAX_WAIT_S)
 
 
-def _check_key(name: str, digest: str) -> None:
-    if not _DIGEST.fullmatch(digest):
-        raise ConfigError(
-            f"the key of {name!r} must be its SHA-256 in 64 hexadecimal digits, as "
-            "`printf %s KEY | sha256sum` prints it"
-        )
-    check_digest(name, digest)
-
-
 def _check_network(value: str) -> None:
     try:
         ipaddress.ip_network(value)
@@ -327,6 +334,8 @@ def read_config(path: Path, given: Mapping[str, Any]) -> Config:
     table = content.get("serve")
     if not isinstance(table, dict):
         raise ConfigError(f"{path} has no table [serve]")
+    if "base_urls" in given:
+        table.pop("base_url", None)
     try:
         return make_config({**expand_variables(table), **given}, beside=path.parent)
     except ConfigError as error:
@@ -348,12 +357,12 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
         client: str(digest).lower()
         for client, digest in as_table(values.get("client_keys", {}), "client_keys").items()
     }
-    limits = as_table(values.get("client_limits", {}), "client_limits")
-    values["client_limits"] = {
-        client: build_settings(ClientLimits, as_table(table, where), where)
-        for client, table in limits.items()
-        for where in [f"client_limits.{client}"]
-    }
+    for group, kind in (("client_limits", ClientLimits), ("upstreams", UpstreamConfig)):
+        values[group] = {
+            name: build_settings(kind, as_table(table, where), where)
+            for name, table in as_table(values.get(group, {}), group).items()
+            for where in [f"{group}.{name}"]
+        }
     if values.get("log") is not None:
         values["log"] = build_settings(
             LogConfig, _resolve_paths(values["log"], "log", ("directory",), beside), "log"

@@ -6,11 +6,12 @@ The text below each setting is its meaning in the reference. It loads no policy.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.requests.answer_field import check_pointer
-from adacompute.gateway.settings.settings import check_positive
+from adacompute.gateway.settings.settings import as_table, check_positive
 
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _MODEL_LIMITS = (
@@ -34,6 +35,10 @@ class ModelConfig:
     """Mean cost per request, in the unit of the bundle."""
     model: str | None = None
     """The upstream's name of the model, if it is not the bundle's."""
+    upstream: str | None = None
+    """Name of the upstream in ``upstreams`` that serves this model. Default: the gateway's."""
+    arm_upstreams: Mapping[str, str] = field(default_factory=dict)
+    """Names of the upstreams of arms, by the arm, where they differ from the model's."""
     bundle_digest: str | None = None
     """Digest of the bundle, as ``fit`` prints it (SHA-256). Another bundle is not served."""
     grader: str | None = None
@@ -86,3 +91,13 @@ class ModelConfig:
         for name in ("audit_share", "audit_max_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be a share from 0 to 1, not {getattr(self, name)}")
+
+    def check_upstreams(self, model: str, known: Collection[str]) -> None:
+        """Raise ConfigError if an upstream is named that there is not."""
+        of_arms = as_table(self.arm_upstreams, f"models.{model}.arm_upstreams")
+        for name in (self.upstream, *of_arms.values()):
+            if name is not None and name not in known:
+                raise ConfigError(
+                    f"models.{model} names the upstream {name!r}: add a table "
+                    f"[serve.upstreams.{name}]"
+                )

@@ -65,7 +65,7 @@ def _check(value: Any, kind: Any, name: str) -> Any:  # noqa: ANN401 - any value
     if isinstance(value, types) and not (isinstance(value, bool) and bool not in types):
         return value
     expected = " or ".join(one.__name__ for one in types if one is not type(None))
-    shown = type(value).__name__ if name.endswith(".upstream_api_key") else repr(value)
+    shown = type(value).__name__ if name.endswith("api_key") else repr(value)
     raise ConfigError(f"{name} must be {expected}, not {shown}")
 
 

@@ -22,10 +22,12 @@ from adacompute.core.errors import BundleError, InfeasibleBudget, ModelError
 from adacompute.core.types import Float32Array, hash_text
 from adacompute.gateway.accounting.call_log import CallRecorder
 from adacompute.gateway.requests.chat_messages import last_user_text
-from adacompute.gateway.requests.openai_requests import COMPLETIONS, BadRequest, VirtualRequest
+from adacompute.gateway.requests.contract import BadRequest
+from adacompute.gateway.requests.fields import COMPLETIONS
+from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.voting.decision import Decision, Outcome, QuestionSource
 from adacompute.gateway.voting.held_budgets import HeldBudgets
-from adacompute.gateway.voting.request_model import RequestModel
+from adacompute.gateway.voting.request_model import RequestModel, Target
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.models.body import Body
 from adacompute.models.messages import Prompt, Sample
@@ -51,19 +53,22 @@ class _Question:
 
 
 class Engine:
-    """Serves the requests of one virtual model; many tasks of one loop may use it at once."""
+    """Serves the requests of one virtual model; many tasks of one loop may use it at once.
+
+    ``upstreams`` has the clients of the model (None) and of arms that another upstream serves.
+    """
 
     def __init__(
         self,
         virtual: VirtualModel,
-        upstream: Upstream,
+        upstreams: Mapping[str | None, Upstream],
         grading: Grading | None = None,
         replica: str = "process",
     ) -> None:
         if not virtual.bundle.frontier:
             raise BundleError("the policy was not calibrated: run 'adacompute calibrate' first")
         self.virtual = virtual
-        self.upstream = upstream
+        self.upstreams = upstreams
         self._pooled = virtual.bundle.pooled
         self._price_for = lru_cache(maxsize=256)(self._find_prices)
         self.grading = grading or Grading(virtual.grader)
@@ -158,21 +163,21 @@ class Engine:
     def request_model(
         self,
         request: VirtualRequest,
-        headers: Mapping[str, str],
+        headers: Mapping[str | None, Mapping[str, str]],
         query: str = "",
         recorder: CallRecorder | None = None,
         question: str | None = None,
     ) -> RequestModel:
         """Return the model as a request samples it; ``recorder`` records its calls.
 
-        ``question`` is needed where arms have prompts of their own.
+        ``headers`` are those of each upstream. ``question`` is needed where arms have prompts of
+        their own.
         """
         bundle = self.virtual.bundle
         return RequestModel(
-            self.upstream,
+            {arm: Target(one, headers[arm]) for arm, one in self.upstreams.items()},
             request,
             self.virtual.model,
-            headers,
             query,
             want_logprobs=bundle.needs_logprobs,
             want_top_logprobs=bundle.draft is not None,
@@ -185,9 +190,16 @@ class Engine:
     @property
     def lacks_logprobs(self) -> bool:
         """Whether the policy decides by log-probabilities that the upstream does not return."""
-        bundle, known = self.virtual.bundle, self.upstream.capabilities
-        decides_by_them = isinstance(bundle.policy, EVIDENCE_POLICIES) and bundle.needs_logprobs
-        return decides_by_them and known.logprobs in {"missing", "rejected"}
+        bundle = self.virtual.bundle
+        if not (isinstance(bundle.policy, EVIDENCE_POLICIES) and bundle.needs_logprobs):
+            return False
+        found = {one.capabilities.logprobs for one in self.upstreams.values()}
+        return not found.isdisjoint({"missing", "rejected"})
+
+    @property
+    def upstream(self) -> Upstream:
+        """The client of the model itself."""
+        return self.upstreams[None]
 
     def answer_field(self, request: VirtualRequest) -> str | None:
         """Return the pointer to what is graded of an answer; None if it is the whole text."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.datasets.example import locate_bundle
@@ -15,9 +16,10 @@ from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.log_settings import MB
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.voting.engine import Engine
-from adacompute.gateway.voting.virtual_model import VirtualModel
+from adacompute.gateway.voting.virtual_model import SampledModel, VirtualModel
 from adacompute.graders.grader import Grader, load_grader
-from adacompute.models.capabilities_cache import cache_path, load_cached
+from adacompute.models.addresses import Addresses
+from adacompute.models.capabilities_cache import cache_path, load_common
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
@@ -91,10 +93,39 @@ def make_model(
             for client, limits in config.client_limits.items()
             if limits.budget is not None
         },
-        capabilities=load_cached(cache_path(), config.base_url, model) or Capabilities(),
+        **_find_upstreams(config, given, bundle, model),
     )
-    Engine(virtual, Upstream(config.base_url, model))  # checks the budget
+    urls = config.upstream(virtual.upstream).urls
+    Engine(virtual, {None: Upstream(Addresses(urls), model)})  # checks the budget
     return virtual
+
+
+def _find_upstreams(
+    config: Config, given: ModelConfig, bundle: Bundle, model: str
+) -> dict[str, Any]:
+    """Return the upstream of a model, with its capabilities, and those of arms that differ.
+
+    The upstream of a model is that of the arm with the same model, if there is one.
+    """
+    names = [arm.name for arm in bundle.arms]
+    if unknown := sorted(set(given.arm_upstreams) - set(names)):
+        known = ", ".join(names) or "none"
+        raise ConfigError(f"arm_upstreams names {unknown[0]!r}; the arms of the bundle: {known}")
+
+    def find(upstream: str | None, model: str) -> SampledModel:
+        urls = config.upstream(upstream).urls
+        known = load_common(cache_path(), urls, model)
+        return SampledModel(upstream, model, known or Capabilities())
+
+    of_arms = {name: given.arm_upstreams.get(name, given.upstream) for name in names}
+    same = [of_arms[arm.name] for arm in bundle.arms if arm.model == model]
+    own = find(same[0] if same else given.upstream, model)
+    others = {
+        arm.name: find(of_arms[arm.name], arm.model)
+        for arm in bundle.arms
+        if of_arms[arm.name] != own.upstream
+    }
+    return {"upstream": own.upstream, "capabilities": own.capabilities, "arm_models": others}
 
 
 def _find_prices(config: Config, given: ModelConfig, model: str) -> TokenPriceList:

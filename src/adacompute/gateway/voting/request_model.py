@@ -15,10 +15,11 @@ from typing import Any
 from adacompute.core.errors import RequestRejected
 from adacompute.gateway.accounting.call_log import CallRecorder
 from adacompute.gateway.requests.answer_field import find_answer
+from adacompute.gateway.requests.contract import Judged, bound_call, limit_output
+from adacompute.gateway.requests.fields import COMPLETIONS, OPTIONS, length_field
 from adacompute.gateway.requests.openai_replies import without_logprobs
-from adacompute.gateway.requests.openai_requests import COMPLETIONS, FIELD, VirtualRequest
-from adacompute.gateway.requests.output_limits import limit_output
-from adacompute.models.body import DROP, Body
+from adacompute.gateway.requests.openai_requests import VirtualRequest
+from adacompute.models.body import DROP
 from adacompute.models.calls import CallTracker
 from adacompute.models.logprobs import TOP_LOGPROBS
 from adacompute.models.messages import Capabilities, Reply, Sample
@@ -38,7 +39,6 @@ SEEDS = 2**31
 """Seeds that every server accepts."""
 
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens")
-_LIMITS = (*_MAX_TOKENS, "max_output_tokens")
 _ENCODING = ("utf-8", "surrogateescape")
 _FORWARDED_HEADERS = ("x-request-id", "openai-", "x-ratelimit-")
 
@@ -64,11 +64,20 @@ class SampledChoice:
     headers: Headers = ()
 
 
+@dataclass(frozen=True)
+class Target:
+    """Where calls go, and the client's headers that may go there, with the key of this upstream."""
+
+    upstream: Upstream
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(eq=False)
 class RequestModel:
     """The model as one request samples it; each sample's ``raw`` is its ``SampledChoice``.
 
-    ``headers`` and ``query`` are the client's and go with each call. With ``want_logprobs``,
+    ``targets`` are those of arms that another upstream serves, and of all others (None). ``query``
+    is the client's and goes with each call. With ``want_logprobs``,
     log-probabilities are asked for, with ``want_top_logprobs`` also those of the likeliest tokens;
     a client that did not ask for them does not see them. With ``answer_field``, the text of a
     sample is what this pointer names in its JSON. ``arms`` are the edits that make each arm of it.
@@ -78,10 +87,9 @@ class RequestModel:
     the number of samples.
     """
 
-    upstream: Upstream
+    targets: Mapping[str | None, Target]
     request: VirtualRequest
     model: str
-    headers: Mapping[str, str] = field(default_factory=dict)
     query: str = ""
     want_logprobs: bool = False
     want_top_logprobs: bool = False
@@ -104,10 +112,10 @@ class RequestModel:
             return
         body = self.request.body
         temperature = body.read("temperature", float | None)
-        native = self.upstream.capabilities.choices(
+        native = self._target(arm).upstream.capabilities.choices(
             n,
             temperature=1.0 if temperature is None else temperature,
-            seeded=body.values.get("seed", b"null") != b"null",
+            seeded=body.fields.get("seed") is not None,
         )
 
         async def call(size: int, first: int) -> list[Sample]:
@@ -128,17 +136,27 @@ class RequestModel:
     async def _call(self, n: int, first: int, arm: str | None, on_usage: OnUsage) -> list[Sample]:
         """Make one call, and report its usage whatever becomes of it."""
         edits = self.arms.get(arm or "") or ArmEdits(arm or self.model, {})
-        body, path = self.request.body, self.request.path
-        changes = self._changes(n, first, edits.model) | dict(edits.fields)
-        known = self.upstream.capabilities.max_tokens_field
-        changes = limit_output(body, path, self.max_output_tokens, changes, default=known)
-        payload = body.edit(changes)
-        reply = await self.upstream.post_bytes(
+        body, path, target = self.request.body, self.request.path, self._target(arm)
+        known = target.upstream.capabilities
+        changes = self._changes(n, first, edits.model, known) | dict(edits.fields)
+        length, max_tokens = write_length(
+            {**body.fields, **changes}, path, self.max_output_tokens, known
+        )
+        payload = body.edit(changes | length)
+        bound = bound_call(
+            self.request.judged or Judged({}),
+            path,
+            edits.model,
+            n=n,
+            max_tokens=max_tokens,
+            body_bytes=len(payload),
+        )
+        reply = await target.upstream.post_bytes(
             self.request.path + self.query,
             payload,
             stream=self.request.stream,
-            headers=self.headers,
-            tracker=self._tracker(n, payload, on_usage),
+            headers=target.headers,
+            tracker=self._tracker(bound, on_usage),
         )
         if not isinstance(reply, ParsedReply):
             raise UpstreamRejected(reply.message, reply)
@@ -158,23 +176,21 @@ class RequestModel:
             for sample, choice in zip(reply.samples, choices, strict=True)
         ]
 
-    def _tracker(self, n: int, payload: bytes, on_usage: OnUsage) -> CallTracker:
+    def _target(self, arm: str | None) -> Target:
+        return self.targets.get(arm) or self.targets[None]
+
+    def _tracker(self, bound: CallBound, on_usage: OnUsage) -> CallTracker:
         """Return what is notified of the attempts of a call."""
         if self.recorder is not None:
-            return replace(self.recorder, on_usage=on_usage)
-        limit = self._max_tokens()
-        bound = CallBound.of(self.model, n=n, max_tokens=limit, body_bytes=len(payload))
+            return replace(self.recorder, on_usage=on_usage, bound=bound)
         return UsageTracker(on_usage, bound)
 
-    def _max_tokens(self) -> int | None:
-        """Limit of completion tokens that the client set, if it is one."""
-        given = (self.request.body.read(name, int) for name in _LIMITS)
-        return next((one for one in given if type(one) is int and 0 < one < SEEDS), None)
-
-    def _changes(self, n: int, first: int, model: str) -> dict[str, Any]:
+    def _changes(self, n: int, first: int, model: str, known: Capabilities) -> dict[str, Any]:
         """Return the changes to the client's body that a sample and the server need."""
         body = self.request.body
-        changes: dict[str, Any] = {"model": model, FIELD: DROP, "n": DROP}
+        judged = self.request.judged
+        changes: dict[str, Any] = {} if judged is None else dict(judged.changes)
+        changes |= {"model": model, OPTIONS: DROP, "n": DROP}
         if body.read("model", str) == model:
             del changes["model"]
         if n > 1:
@@ -182,17 +198,16 @@ class RequestModel:
         seed = body.read("seed", int)
         if first and type(seed) is int and seed >= 0:  # a negative seed means any
             changes["seed"] = (seed + first) % SEEDS
-        known, is_stream = self.upstream.capabilities, self.request.stream
         has_logprobs = known.logprobs not in {"rejected", "missing"}
         if self.want_logprobs and has_logprobs and not self.request.has_logprobs:
             changes |= self._logprob_changes()
         if self.request.path == RESPONSES:
             return changes
-        if is_stream and known.stream_usage != "rejected":
+        if self.request.stream and known.stream_usage != "rejected":
             options = body.read("stream_options", dict[str, Any])
             options = options if isinstance(options, Mapping) else {}
             changes["stream_options"] = {**options, "include_usage": True}
-        return changes | _rename_max_tokens(body, known)
+        return changes
 
     def _logprob_changes(self) -> dict[str, Any]:
         """Return the changes that ask for the log-probabilities that the policy needs."""
@@ -221,12 +236,19 @@ def _is_forwarded(name: str) -> bool:
     return name.lower().startswith(_FORWARDED_HEADERS)
 
 
-def _rename_max_tokens(body: Body, known: Capabilities) -> dict[str, Any]:
-    """Rename the limit of tokens to the field that the server honours, where that is known."""
-    for name in _MAX_TOKENS:
-        other = _MAX_TOKENS[1 - _MAX_TOKENS.index(name)]
-        useless = getattr(known, name) in {"ignored", "rejected"}
-        is_alone = name in body.values and other not in body.values
-        if is_alone and useless and known.max_tokens_field == other:
-            return {name: DROP, other: body.read(name, Any)}
-    return {}
+def write_length(
+    fields: Mapping[str, Any], path: str, limit: int | None, known: Capabilities
+) -> tuple[dict[str, Any], int | None]:
+    """Return changes by which a server takes the largest output, and how much that is.
+
+    Without a limit, a field that the server is known not to honour is renamed.
+    """
+    given = {name: value for name, value in fields.items() if value is not DROP}
+    changes, max_tokens = limit_output(given, path, limit, length_field(known.kind, path, known))
+    if limit is None and path != RESPONSES:
+        for name, other in (_MAX_TOKENS, _MAX_TOKENS[::-1]):
+            useless = getattr(known, name) in {"ignored", "rejected"}
+            is_alone = name in given and other not in given
+            if is_alone and useless and known.max_tokens_field == other:
+                changes = {name: DROP, other: given[name]}
+    return changes, max_tokens

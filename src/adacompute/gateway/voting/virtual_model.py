@@ -15,12 +15,22 @@ from adacompute.policies.bundle import Bundle
 from adacompute.spending.token_prices import TokenPriceList
 
 
+@dataclass(frozen=True)
+class SampledModel:
+    """A model of an upstream: its name there, and what is known of the server about it."""
+
+    upstream: str | None
+    model: str
+    capabilities: Capabilities = field(default_factory=Capabilities)
+
+
 @dataclass(frozen=True, eq=False)
 class VirtualModel:
     """A model name that clients may ask for, and how its requests are decided.
 
-    With ``pacing``, the mean cost of its requests is held at the budget. ``client_budgets`` are
-    those of clients whose mean is held apart.
+    It is ``model`` of the upstream that is named so, or of the gateway's own; ``arm_models`` are
+    those of arms that another upstream serves. With ``pacing``, the mean cost of its requests is
+    held at the budget. ``client_budgets`` are those of clients whose mean is held apart.
     """
 
     name: str
@@ -40,3 +50,11 @@ class VirtualModel:
     pacing: bool = False
     client_budgets: Mapping[str, float] = field(default_factory=dict)
     capabilities: Capabilities = field(default_factory=Capabilities)
+    upstream: str | None = None
+    arm_models: Mapping[str, SampledModel] = field(default_factory=dict)
+
+    @property
+    def upstream_models(self) -> dict[str | None, SampledModel]:
+        """What is sampled: None is every arm that has no model of its own here."""
+        own = SampledModel(self.upstream, self.model, self.capabilities)
+        return {**self.arm_models, None: own}

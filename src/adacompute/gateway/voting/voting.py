@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from adacompute.core.errors import ModelError
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.connection.exchange import EVENT_STREAM, JSON, Exchange, Headers
 from adacompute.gateway.forwarding.passthrough import Forwarded, forward
+from adacompute.gateway.requests.fields import CHAT, COMPLETIONS, OPTIONS
 from adacompute.gateway.requests.openai_replies import (
     DONE,
     KEEP_ALIVE,
@@ -30,18 +31,11 @@ from adacompute.gateway.requests.openai_replies import (
     role_event,
     usage_event,
 )
-from adacompute.gateway.requests.openai_requests import (
-    CHAT,
-    COMPLETIONS,
-    FIELD,
-    VOTED_PATHS,
-    VirtualRequest,
-)
-from adacompute.gateway.requests.output_limits import limit_output
+from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.decision import Decision, Outcome
 from adacompute.gateway.voting.engine import Engine
-from adacompute.gateway.voting.request_model import RequestModel, at_pointer
+from adacompute.gateway.voting.request_model import RequestModel, at_pointer, write_length
 from adacompute.models.body import DROP
 from adacompute.models.failures import Failure
 from adacompute.models.messages import Sample
@@ -50,6 +44,7 @@ from adacompute.models.openai_format import MalformedReply, parse_json, parse_sa
 from adacompute.models.relay import Relay
 from adacompute.models.responses_format import RESPONSES, to_completion
 from adacompute.models.streams import parse_stream
+from adacompute.spending.attempts import CallBound
 from adacompute.spending.meter import CapReached
 
 IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
@@ -58,40 +53,58 @@ IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
 SAMPLING_SHARE = 0.95
 """Share of the time of a request in which samples are drawn; the rest is for the answer."""
 
+NEEDS_VOTES = ": train a policy with --evidence votes"
 _AUDIT_SCALE = 2**32
 _PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}
 
 
 class Voting:
-    """Serves the requests of one virtual model that can be voted on."""
+    """Serves the requests of one virtual model that can be voted on.
 
-    def __init__(self, engine: Engine, relay: Relay, account: Account, config: Config) -> None:
+    ``relays`` are those of the upstreams of arms, and of the model itself (None).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        relays: Mapping[str | None, Relay],
+        account: Account,
+        config: Config,
+    ) -> None:
         self.engine = engine
-        self._relay = relay
+        self._relays = relays
+        self.relay = relays[None]
         self._account = account
         self._sse_keepalive_s = config.sse_keepalive_s
         self._timeout_s = config.timeout_s
         self._answers_when_spent = config.when_spent == "cheapest"
         self._audits: set[asyncio.Task[None]] = set()
 
-    def body_for_upstream(self, request: VirtualRequest) -> bytes:
-        """Return the client's body with the upstream's model name and none of our options."""
-        virtual, body, changes = self.engine.virtual, request.body, dict[str, Any]()
-        if body.read("model", str) != virtual.model or FIELD in body.values:
-            changes = {"model": virtual.model, FIELD: DROP}
-        if request.path in VOTED_PATHS:
-            known = self.engine.upstream.capabilities.max_tokens_field
-            limit = virtual.max_output_tokens
-            changes = limit_output(body, request.path, limit, changes, default=known)
-        return body.edit(changes) if changes else body.data
+    def for_upstream(self, request: VirtualRequest) -> tuple[bytes, CallBound | None]:
+        """Return the client's body as the upstream gets it, and its bound if it was judged."""
+        virtual, body, judged = self.engine.virtual, request.body, request.judged
+        changes: dict[str, Any] = {} if judged is None else dict(judged.changes)
+        if body.fields.get("model") != virtual.model or OPTIONS in body.fields:
+            changes |= {"model": virtual.model, OPTIONS: DROP}
+        if judged is None:
+            return body.edit(changes) if changes else body.data, None
+        known, limit = self.engine.upstream.capabilities, virtual.max_output_tokens
+        fields = {**body.fields, **changes}
+        length, max_tokens = write_length(fields, request.path, limit, known)
+        changes |= length
+        sent = body.edit(changes) if changes else body.data
+        judged = replace(judged, max_tokens=max_tokens)
+        return sent, judged.bound(request.path, virtual.model, len(sent))
 
     async def serve(self, exchange: Exchange, request: VirtualRequest) -> None:
         """Decide, sample and answer."""
         if self.engine.lacks_logprobs:
-            raise ModelError(
+            error = ModelError(
                 f"the policy of {self.engine.virtual.name} needs log-probabilities, and the "
-                "upstream does not return them: train a policy with --evidence votes"
+                f"upstream does not return them{NEEDS_VOTES}"
             )
+            error.advice = NEEDS_VOTES
+            raise error
         decision = await self.engine.begin(request, exchange.client)
         decision.traceparent = exchange.header("traceparent")
         decision.client, exchange.decision_id = exchange.client, decision.id
@@ -127,10 +140,7 @@ class Voting:
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> RequestModel:
         """Return the model with the client's headers, except those that make samples equal."""
-        headers: dict[str, str] = {}
-        for name, value in self._relay.request_headers(exchange.headers_without_compression):
-            if name not in IDEMPOTENCY_HEADERS:
-                headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        headers = {arm: _join_headers(relay, exchange) for arm, relay in self._relays.items()}
         recorder = self._account.recorder(exchange, "vote")
         question = decision.session.question
         model = self.engine.request_model(request, headers, exchange.query, recorder, question)
@@ -141,8 +151,9 @@ class Voting:
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> None:
         if not self._answers_when_spent:  # an error cannot be sent once the stream has begun
-            recorder = self._account.recorder(exchange, "vote")
-            await recorder.check(request.path, self.body_for_upstream(request))
+            body, bound = self.for_upstream(request)
+            recorder = replace(self._account.recorder(exchange, "vote"), bound=bound)
+            await recorder.check(request.path, body)
         await exchange.start(200, [*EVENT_STREAM, *_decision_headers(decision)])
         head = StreamHead(_PREFIXES[request.path] + decision.id, int(decision.started_at))
         is_chat = request.path == CHAT
@@ -200,13 +211,14 @@ class Voting:
         start = time.perf_counter()
         decision.is_shadow = is_shadow
         model = self._request_model(exchange, request, decision)
-        body = self.body_for_upstream(request)
-        tracker = replace(self._account.recorder(exchange, "vote"), on_usage=model.calls.append)
+        body, bound = self.for_upstream(request)
+        recorder = self._account.recorder(exchange, "vote")
+        tracker = replace(recorder, on_usage=model.calls.append, bound=bound)
         headers = _decision_headers(decision)
         try:
             forwarded = await forward(
                 exchange,
-                self._relay,
+                self.relay,
                 body,
                 tracker,
                 headers=headers,
@@ -277,6 +289,15 @@ class Voting:
             }
             headers.append((b"x-adacompute-debug", json.dumps(debug).encode()))
         return headers
+
+
+def _join_headers(relay: Relay, exchange: Exchange) -> dict[str, str]:
+    """Return the client's headers for an upstream, with its key, each name once."""
+    headers: dict[str, str] = {}
+    for name, value in relay.request_headers(exchange.headers_without_compression):
+        if name not in IDEMPOTENCY_HEADERS:
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 def _write_reply(request: VirtualRequest, outcome: Outcome) -> bytes:

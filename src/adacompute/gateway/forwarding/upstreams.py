@@ -1,0 +1,85 @@
+"""Upstreams: the addresses of each upstream, and its clients with its key.
+
+There is the gateway's own upstream and those that models and arms name. All clients of one share
+what is known of its addresses. Each has its own key, and only the gateway's own upstream can get
+the keys of clients. It makes no calls itself.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from urllib.parse import urlsplit
+
+from adacompute.gateway.accounting.account import Account
+from adacompute.gateway.settings.config import Config
+from adacompute.gateway.settings.log_settings import MB
+from adacompute.gateway.voting.virtual_model import SampledModel
+from adacompute.models.addresses import Addresses
+from adacompute.models.openai import Upstream
+from adacompute.models.relay import Relay
+from adacompute.models.retry_budget import RetryBudget
+
+
+class Upstreams:
+    """All upstreams of a gateway, by their names; its own has the name None."""
+
+    def __init__(self, config: Config, account: Account, stack: AsyncExitStack) -> None:
+        self._config = config
+        self._account = account
+        self._stack = stack
+        self._retry_budget = RetryBudget(config.max_retry_share)
+        self._addresses = {
+            name: Addresses(config.upstream(name).urls, on_event=account.record_address)
+            for name in (None, *config.upstreams)
+        }
+        self._relays: dict[str | None, Relay] = {}
+        urls = [url for one in self._addresses.values() for url in one.urls]
+        parts = [urlsplit(url) for url in urls]
+        hosts = [part.hostname or part.netloc for part in parts]
+        self._hidden = (*urls, *(part.netloc for part in parts), *hosts)
+
+    async def open(self) -> None:
+        """Open the relay of each upstream."""
+        config = self._config
+        for name, addresses in self._addresses.items():
+            relay = Relay(
+                addresses,
+                api_key=config.upstream(name).api_key,
+                forward_key=config.forward_key and name is None,
+                timeouts=config.timeouts,
+            )
+            self._relays[name] = await self._stack.enter_async_context(relay)
+
+    def relay(self, name: str | None = None) -> Relay:
+        """Return the relay of an upstream."""
+        return self._relays[name]
+
+    async def open_client(self, virtual: str, given: SampledModel) -> Upstream:
+        """Return a client of a model for the samples of a virtual model."""
+        config = self._config
+        return await self._stack.enter_async_context(
+            Upstream(
+                self._addresses[given.upstream],
+                given.model,
+                capabilities=given.capabilities,
+                api_key=config.upstream(given.upstream).api_key,
+                timeouts=config.timeouts,
+                retries=config.retries,
+                max_connections=config.max_concurrency,
+                max_reply_bytes=int(config.max_reply_mb * MB),
+                on_event=self._account.event_counter(virtual),
+                retry_budget=self._retry_budget,
+            )
+        )
+
+    def redact(self, data: bytes) -> bytes:
+        """Replace the keys of all upstreams in bytes that are shown to a client."""
+        for relay in self._relays.values():
+            data = relay.redact(data)
+        return data
+
+    def hide(self, message: str) -> str:
+        """Remove the addresses of all upstreams from a message for a client."""
+        for address in self._hidden:
+            message = message.replace(address, "the upstream")
+        return message

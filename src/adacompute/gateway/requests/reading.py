@@ -1,0 +1,185 @@
+"""Reading: what a request is, from its bytes: for which model, under which limits, and judged.
+
+A body is parsed if it may name a virtual model or if something in it is restricted; any other is
+forwarded byte for byte. It is a pure function of the request and of the rules, so that a large
+body can be read in a process of its own. It sends nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from adacompute.gateway.requests.contract import (
+    BadRequest,
+    Forbidden,
+    Judged,
+    Limits,
+    check_stored,
+    judge,
+)
+from adacompute.gateway.requests.fields import CHAT, DESCRIBED
+from adacompute.gateway.requests.openai_requests import (
+    PATHS,
+    REFUSED_PATHS,
+    VirtualRequest,
+    may_name,
+    parse_request,
+    passthrough_reason,
+    split_budget,
+)
+from adacompute.gateway.requests.rules import ClientRules, ModelRules, Rules
+from adacompute.models.body import Body, InvalidBody
+from adacompute.models.responses_format import RESPONSES
+from adacompute.spending.attempts import MAX_TEXT_CHARS, CallBound
+
+MAX_SAMPLES = 64
+"""Samples that one voted request may draw if no other limit is set."""
+
+_STORED_MARKS = (b"file_id", b"vector_store", b"container", b"\\u00")
+_READS = ("GET", "HEAD")
+_NO_RULES = ClientRules()
+
+
+class Arrival(NamedTuple):
+    """A request before its body is read: whose it is, and for what; ``budget`` is a header."""
+
+    method: str
+    path: str
+    client: str
+    budget: str | None = None
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """A request that may be served: voted on if ``virtual`` is given and ``reason`` is None.
+
+    ``body`` is None if it was not parsed, and ``judged`` if the request was not judged.
+    ``model`` is what a forwarded request asks for. ``max_samples`` are those that a voted request
+    may draw.
+    """
+
+    path: str = ""
+    model: str = "-"
+    body: Body | None = None
+    virtual: VirtualRequest | None = None
+    judged: Judged | None = None
+    reason: str | None = "path"
+    max_samples: int = MAX_SAMPLES
+
+    def for_upstream(self, data: bytes) -> tuple[bytes, CallBound | None]:
+        """Return the body that is forwarded, and its bound if the request was judged."""
+        if self.judged is None or self.body is None:
+            return data, None
+        changes = self.judged.changes
+        sent = self.body.edit(changes) if changes else data
+        return sent, self.judged.bound(self.path, self.model, len(sent))
+
+    def without_texts(self) -> ReadRequest:
+        """Return what is needed to serve the request, without its bytes and long fields."""
+        if self.virtual is not None:
+            virtual = self.virtual.without_texts()
+            return replace(self, virtual=virtual, body=virtual.body)
+        body = None if self.body is None else replace(self.body, data=b"", fields={})
+        return replace(self, body=body)
+
+
+def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
+    """Read a request; raise BadRequest or Forbidden if it may not be served."""
+    path = PATHS.get(arrival.path)
+    reason: str | None = "path" if path is None else "model"
+    own = rules.clients.get(arrival.client, _NO_RULES)
+    limits = rules.limits_of(arrival.client, None)
+    if arrival.method != "POST":
+        _check_other(arrival, limits, own)
+        return ReadRequest(reason=reason)
+    if path is None and (limits.is_capped or limits.is_isolated):
+        raise Forbidden("this path cannot be used under a cap or isolated", "path_not_allowed")
+    if not needs_parsing(rules, arrival, data):
+        return ReadRequest(reason=reason)
+    body = _parse(data, is_needed=bool(own.models) or (path is not None and limits.judges))
+    if body is None:
+        return ReadRequest(reason=reason)
+    _check_model(own, body)
+    virtual = None
+    if path is not None or arrival.path in REFUSED_PATHS:
+        virtual = parse_request(arrival.path, body, rules.models, arrival.budget)
+    if path is None:
+        _check_number(limits, body)
+        return ReadRequest(body=body, reason=reason)
+    model = None if virtual is None else virtual.model
+    if virtual is not None:
+        _check_budget(own, rules.models[virtual.model], virtual)
+        limits = rules.limits_of(arrival.client, model)
+        reason = passthrough_reason(virtual, rules.models[virtual.model].answer_field)
+    max_samples = MAX_SAMPLES if limits.max_samples is None else limits.max_samples
+    judged, asked = None, model or str(body.fields.get("model"))[:MAX_TEXT_CHARS]
+    if reason is None or limits.judges:
+        judged = judge(body.fields, path, limits, rules.terms, asked)
+        virtual = None if virtual is None else replace(virtual, judged=judged)
+    elif not limits.allows_stored and path in DESCRIBED:
+        check_stored(body.fields, path)
+    return ReadRequest(path, asked, body, virtual, judged, reason, max_samples)
+
+
+def needs_parsing(rules: Rules, arrival: Arrival, data: bytes) -> bool:
+    """Whether something in a body is restricted, or may name a virtual model."""
+    path, limits = PATHS.get(arrival.path), rules.limits_of(arrival.client, None)
+    if arrival.method != "POST":
+        return False
+    if rules.clients.get(arrival.client, _NO_RULES).models or limits.judges:
+        return True
+    if not limits.allows_stored:
+        if path == RESPONSES:
+            return True
+        if path == CHAT and any(mark in data for mark in _STORED_MARKS):
+            return True
+    is_named = path is not None or arrival.path in REFUSED_PATHS
+    return is_named and may_name(data, rules.models)
+
+
+def _parse(data: bytes, *, is_needed: bool) -> Body | None:
+    """Parse a body; None if it is no JSON object and need not be one."""
+    try:
+        body = Body.parse(data)
+    except InvalidBody as error:
+        raise BadRequest(str(error), error.field) from None
+    if body is None and is_needed:
+        raise BadRequest("the body must be a JSON object")
+    return body
+
+
+def _check_other(arrival: Arrival, limits: Limits, own: ClientRules) -> None:
+    """Raise Forbidden if a client may not send a request that is no POST."""
+    is_read = arrival.method in _READS
+    is_list = is_read and (arrival.path + "/").startswith("/v1/models/")
+    if (own.models and not is_read) or (limits.is_isolated and not is_list):
+        raise Forbidden("this method and path are not allowed", "path_not_allowed")
+
+
+def _check_model(own: ClientRules, body: Body) -> None:
+    model = body.fields.get("model")
+    names = {model, split_budget(model)[0]} if isinstance(model, str) else set()
+    if own.models and not names & set(own.models):
+        raise Forbidden(
+            "this model is not allowed for the API key", "model_not_allowed", param="model"
+        )
+
+
+def _check_number(limits: Limits, body: Body) -> None:
+    """Raise BadRequest or Forbidden if a path that is not described is asked for too many."""
+    limit, n = limits.max_samples, body.fields.get("n")
+    if limit is None or n is None:
+        return
+    if type(n) is not int:
+        raise BadRequest(f"'n' must be an integer, got {type(n).__name__}", "n")
+    if n > limit:
+        raise Forbidden(f"n must be at most {limit}, got {n}", "samples_not_allowed", param="n")
+
+
+def _check_budget(own: ClientRules, model: ModelRules, request: VirtualRequest) -> None:
+    """Raise Forbidden if a request sets a budget above that of its client or of its model."""
+    limits = [one for one in (own.max_budget, model.max_budget) if one is not None]
+    if request.budget is not None and limits and request.budget > min(limits):
+        message = f"the budget must be at most {min(limits):g}, got {request.budget:g}"
+        raise Forbidden(message, "budget_not_allowed")

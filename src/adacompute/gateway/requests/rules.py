@@ -1,0 +1,138 @@
+"""Rules: what the configuration says about requests, in a form that another process can be sent.
+
+They are few plain values without secrets. It reads no requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from adacompute.gateway.requests.contract import TIER_SEPARATOR, TOOL_PREFIX, Limits, Terms
+from adacompute.spending.token_prices import NANO, TokenPriceList
+
+if TYPE_CHECKING:
+    from adacompute.gateway.settings.config import Config
+    from adacompute.gateway.voting.virtual_model import VirtualModel
+
+EACH = "*"
+"""Stands for every client, or every model."""
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class ModelRules:
+    """What applies to one virtual model; its limits are those of the model alone."""
+
+    limits: Limits = NO_LIMITS
+    max_budget: float | None = None
+    answer_field: str | None = None
+
+
+@dataclass(frozen=True)
+class ClientRules:
+    """What applies to one client; ``models`` are those it may ask for, all if there are none."""
+
+    limits: Limits = NO_LIMITS
+    models: Sequence[str] = ()
+    max_budget: float | None = None
+
+
+@dataclass(frozen=True)
+class CapRule:
+    """Which requests a cap counts: of a client and a model, of all if None."""
+
+    client: str | None
+    model: str | None
+    bounds_prompt: bool
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What applies to the requests of a gateway; ``limits`` are those of all of them."""
+
+    limits: Limits = NO_LIMITS
+    models: Mapping[str, ModelRules] = field(default_factory=dict)
+    clients: Mapping[str, ClientRules] = field(default_factory=dict)
+    caps: Sequence[CapRule] = ()
+    terms: Terms = field(default_factory=Terms)
+
+    def limits_of(self, client: str, model: str | None) -> Limits:
+        """Return the limits of a request of a client, for a virtual model or for another one."""
+        own = self.clients[client].limits if client in self.clients else NO_LIMITS
+        virtual = NO_LIMITS if model is None else self.models[model].limits
+        caps = [
+            cap
+            for cap in self.caps
+            if cap.client in {None, client} and (cap.model is None or cap.model == model)
+        ]
+        max_samples = [
+            one.max_samples for one in (self.limits, own, virtual) if one.max_samples is not None
+        ]
+        return replace(
+            self.limits,
+            max_samples=min(max_samples, default=None),
+            max_output_tokens=virtual.max_output_tokens or self.limits.max_output_tokens,
+            is_capped=bool(caps),
+            bounds_prompt=any(cap.bounds_prompt for cap in caps),
+            is_isolated=own.is_isolated,
+            allows_stored=self.limits.allows_stored and not own.is_isolated,
+        )
+
+
+def make_rules(
+    config: Config, models: Mapping[str, VirtualModel], price_list: TokenPriceList
+) -> Rules:
+    """Return the rules of a configuration; ``price_list`` has the prices of all other models."""
+    tool_costs = {
+        name.removeprefix(TOOL_PREFIX): math.ceil(prices.call * NANO)
+        for name, prices in price_list.items()
+        if name.startswith(TOOL_PREFIX)
+    }
+    tiers: dict[str, Collection[str]] = {}
+    for name, virtual in models.items():
+        names = [arm.model for arm in virtual.bundle.arms] or [virtual.model]
+        found = [_priced_tiers({**price_list, **virtual.price_list}, one) for one in names]
+        tiers[name] = set.intersection(*found)
+    for name in price_list:
+        model = name.rpartition(TIER_SEPARATOR)[0]
+        tiers.setdefault(model, _priced_tiers(price_list, model))
+    return Rules(
+        Limits(
+            config.max_samples,
+            config.max_output_tokens,
+            allows_stored=config.allow_stored_responses,
+        ),
+        {
+            name: ModelRules(
+                Limits(one.max_samples, one.max_output_tokens),
+                one.budget if one.max_budget is None else one.max_budget,
+                one.answer_field,
+            )
+            for name, one in config.models.items()
+        },
+        {
+            name: ClientRules(
+                Limits(one.max_samples, is_isolated=one.isolated), one.models, one.max_budget
+            )
+            for name, one in config.client_limits.items()
+        },
+        [
+            CapRule(
+                None if cap.client == EACH else cap.client,
+                None if cap.model == EACH else cap.model,
+                cap.needs_output_limit,
+            )
+            for cap in config.caps
+        ],
+        Terms(allowed_fields=frozenset(config.allowed_fields), tool_costs=tool_costs, tiers=tiers),
+    )
+
+
+def _priced_tiers(price_list: TokenPriceList, model: str) -> set[str]:
+    """Return the service tiers of a model that have a price."""
+    prefix = model + TIER_SEPARATOR
+    return {name.removeprefix(prefix) for name in price_list if name.startswith(prefix)}

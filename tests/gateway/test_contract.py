@@ -1,0 +1,429 @@
+"""The contract: no field of any request bypasses a cap, a limit or isolation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from adacompute.gateway.requests.contract import BadRequest, Forbidden, Limits, Terms
+from adacompute.gateway.requests.fields import (
+    CHAT,
+    COMPLETIONS,
+    DESCRIBED,
+    EMBEDDINGS,
+    describe,
+    length_field,
+)
+from adacompute.gateway.requests.reading import Arrival, ReadRequest, read_request
+from adacompute.gateway.requests.rules import CapRule, ClientRules, ModelRules, Rules
+from adacompute.models.messages import Capabilities, UpstreamKind
+from adacompute.models.responses_format import RESPONSES
+from test_support.coercing_upstream import count_served, serve_coercing
+from test_support.gateways import GatewayReply, send
+from test_support.scripted import ScriptedReply, ScriptedServer
+
+for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client", "msgspec"):
+    pytest.importorskip(name, reason="needs the extra 'serve'")
+
+Launch = Callable[..., AbstractContextManager[int]]
+KINDS: tuple[UpstreamKind, ...] = get_args(UpstreamKind)
+MAX_SAMPLES, MAX_TOKENS = 8, 50
+HOSTILE: tuple[Any, ...] = (
+    "60",
+    60,
+    60.0,
+    1e9,
+    -1,
+    0,
+    True,
+    "true",
+    "1000000",
+    2**63,
+    10**400,
+    [],
+    {},
+    [60],
+    {"a": 1},
+    "priority",
+    ["a"] * 50,
+    [[1, 2], [3]] * 20,
+    ["a", 1],
+    [{"prompt_string": "a"}] * 50,
+    [{"type": "web_search"}],
+    [{"type": "mcp", "server_url": "http://127.0.0.1:1"}],
+    [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}],
+    None,
+)
+QUESTION: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "2 + 2?"}]},
+    COMPLETIONS: {"prompt": "2 + 2?"},
+    RESPONSES: {"input": "2 + 2?"},
+    EMBEDDINGS: {"input": "2 + 2?"},
+}
+
+
+def rules(kind: UpstreamKind = "generic", **limits: Any) -> Rules:
+    return Rules(
+        Limits(**{"max_samples": MAX_SAMPLES, "max_output_tokens": MAX_TOKENS, **limits}),
+        {"virtual": ModelRules()},
+        {"alone": ClientRules(Limits(is_isolated=True))},
+        [CapRule(None, None, bounds_prompt=True)],
+        Terms(kind, length_field(kind, CHAT, Capabilities())),
+    )
+
+
+def read(
+    path: str, data: bytes | dict[str, Any], client: str = "ann", given: Rules | None = None
+) -> ReadRequest:
+    if isinstance(data, dict):
+        data = json.dumps({"model": "other", **QUESTION.get(path, {}), **data}).encode()
+    return read_request(given or rules(), Arrival("POST", f"/v1/{path}", client), data)
+
+
+def test_every_kind_describes_every_endpoint() -> None:
+    for kind in KINDS:
+        for path in DESCRIBED:
+            known = describe(kind, path)
+            assert {"model", "n", "max_tokens", "n_predict", "service_tier", "user"} <= set(known)
+            assert set(known) <= set(describe("generic", path))
+
+
+@pytest.mark.parametrize("path", DESCRIBED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_value_of_any_field_exceeds_what_is_reserved(kind: UpstreamKind, path: str) -> None:
+    given, n_accepted = rules(kind), 0
+    honoured = {COMPLETIONS: "max_tokens", RESPONSES: "max_output_tokens"}.get(
+        path, given.terms.length_field
+    )
+    for name in [*describe(kind, path), "anything"]:
+        for value in HOSTILE:
+            body = json.dumps({"model": "other", **QUESTION[path], name: value}).encode()
+            twice = body[:-1] + f', "{name}": 1}}'.encode()
+            escaped = body[:-1] + f', "\\u{ord(name[0]):04x}{name[1:]}": 1}}'.encode()
+            for data in (body, twice, escaped):
+                try:
+                    found = read(path, data, given=given)
+                except BadRequest:
+                    continue
+                n_accepted += 1
+                assert data == body or name not in json.loads(body)
+                sent, bound = found.for_upstream(data)
+                assert bound is not None
+                if path == EMBEDDINGS:
+                    continue
+                served = count_served(sent, honoured=honoured)
+                assert served.n_samples <= min(bound.n_samples, MAX_SAMPLES), (name, value)
+                assert served.tokens <= bound.completion_tokens, (name, value)
+                assert served.factor == 1, (name, value)
+                assert bound.completion_tokens <= MAX_SAMPLES * MAX_TOKENS
+    assert n_accepted > 100
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, {"n": "60"}, "n"),
+        (CHAT, {"n": 2.0}, "n"),
+        (CHAT, {"n": True}, "n"),
+        (CHAT, {"n": 0}, "n"),
+        (CHAT, {"n_cmpl": 60}, "n"),
+        (CHAT, {"max_tokens": "300"}, "max_tokens"),
+        (COMPLETIONS, {"prompt": [{"prompt_string": "a"}]}, "prompt"),
+        (COMPLETIONS, {"prompt": ["a", 1]}, "prompt"),
+        (COMPLETIONS, {"prompt": ["a"] * 9}, "prompt"),
+        (COMPLETIONS, {"prompt": ["a"] * 3, "n": 3}, "prompt"),
+        (COMPLETIONS, {"best_of": 9}, "n"),
+        (CHAT, {"service_tier": "priority"}, "service_tier"),
+        (RESPONSES, {"tools": [{"type": "web_search"}]}, "tools"),
+        (CHAT, {"web_search_options": {}}, "web_search_options"),
+        (CHAT, {"modalities": ["text", "audio"]}, "modalities"),
+        (CHAT, {"prediction": {"type": "content", "content": "x"}}, "prediction"),
+        (CHAT, {"models": ["dear"]}, "models"),
+        (CHAT, {"fallbacks": ["dear"]}, "fallbacks"),
+        (CHAT, {"api_base": "http://127.0.0.1:1"}, "api_base"),
+        (CHAT, {"chat_template": "{% for i in range(9) %}x{% endfor %}"}, "chat_template"),
+        (CHAT, {"use_beam_search": True}, "use_beam_search"),
+        (CHAT, {"anything": 1}, "anything"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "video_url"}]}]}, "content"),
+    ],
+)
+def test_a_judged_request_is_refused_by_the_name_of_the_field(
+    path: str, fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read(path, fields)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "sent"),
+    [
+        (CHAT, {}, {"max_tokens": 50}),
+        (CHAT, {"n_predict": 300}, {"max_tokens": 50}),
+        (CHAT, {"max_completion_tokens": 1}, {"max_tokens": 1}),
+        (CHAT, {"max_tokens": 300, "max_completion_tokens": 20}, {"max_tokens": 20}),
+        (CHAT, {"max_tokens": -1}, {"max_tokens": 50}),
+        (CHAT, {"n": 3, "max_tokens": 7}, {"n": 3, "max_tokens": 7}),
+        (CHAT, {"n_cmpl": 3}, {"n": 3, "max_tokens": 50}),
+        (RESPONSES, {"max_tokens": 9}, {"max_output_tokens": 9}),
+        (COMPLETIONS, {"prompt": [1, 2, 3] * 30}, {"prompt": [1, 2, 3] * 30, "max_tokens": 50}),
+        (CHAT, {"service_tier": "flex"}, {"service_tier": "flex", "max_tokens": 50}),
+        (
+            CHAT,
+            {"user": "u", "metadata": {"a": "b"}, "store": False, "top_k": 4},
+            {"user": "u", "metadata": {"a": "b"}, "store": False, "top_k": 4, "max_tokens": 50},
+        ),
+    ],
+)
+def test_number_and_length_are_written_in_one_spelling(
+    path: str, fields: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    data = json.dumps({"model": "other", **QUESTION[path], **fields}).encode()
+    body, bound = read(path, data).for_upstream(data)
+    expected = {"model": "other", **QUESTION[path], **sent}
+    assert json.loads(body) == expected
+    assert bound is not None
+    limit = next(sent[name] for name in ("max_tokens", "max_output_tokens") if name in sent)
+    assert bound.completion_tokens == limit * sent.get("n", 1)
+
+
+def test_a_request_without_limits_is_not_judged() -> None:
+    data = b'{"model":"other", "n": "60", "anything": 1, "anything": 2}'
+    found = read(CHAT, data, given=Rules())
+    assert found.judged is None
+    assert found.for_upstream(data) == (data, None)
+
+
+STORED = [
+    {"previous_response_id": "resp_1"},
+    {"conversation": "conv_1"},
+    {"prompt": {"id": "pmpt_1"}},
+    {"background": True},
+    {"input": [{"type": "item_reference", "id": "msg_1"}]},
+    {"input": [{"id": "msg_1"}]},
+    {"input": [{"type": "reasoning", "id": "rs_1", "summary": []}]},
+    {"input": [{"type": "image_generation_call", "id": "ig_1"}]},
+    {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}]},
+    {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]}]},
+    {"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]},
+    {"tools": [{"type": "code_interpreter", "container": "cntr_1"}]},
+    {"tools": [{"type": "mcp", "server_url": "http://127.0.0.1:1", "server_label": "x"}]},
+    {"tools": [{"type": "mcp", "connector_id": "c", "server_label": "x"}]},
+]
+
+
+@pytest.mark.parametrize("fields", STORED, ids=str)
+@pytest.mark.parametrize("client", ["ann", "alone"])
+def test_references_to_stored_data_are_refused_at_any_depth(
+    fields: dict[str, Any], client: str
+) -> None:
+    with pytest.raises(Forbidden):
+        read(RESPONSES, fields, client)
+    with pytest.raises(Forbidden) as caught:
+        read(RESPONSES, fields, given=Rules())  # nothing else is judged
+    assert caught.value.code == "stored_member"
+    read(RESPONSES, fields, given=Rules(Limits(allows_stored=True)))
+
+
+def test_names_that_a_client_defines_are_no_references() -> None:
+    schema = {"type": "object", "properties": {"file_id": {"type": "string"}}}
+    tool = {"type": "function", "name": "f", "parameters": schema}
+    items = [
+        {"role": "user", "content": "2?"},
+        {"type": "function_call", "id": "fc_1", "name": "f", "call_id": "c", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "file_id"},
+        {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "text"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
+    ]
+    read(RESPONSES, {"tools": [tool], "input": items})
+    read(CHAT, {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]})
+
+
+def test_a_file_of_a_chat_is_a_reference() -> None:
+    part = {"type": "file", "file": {"file_id": "file-1"}}
+    with pytest.raises(Forbidden):
+        read(CHAT, {"messages": [{"role": "user", "content": [part]}]}, given=Rules())
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/responses/resp_1"), ("DELETE", "/v1/files/f"), ("POST", "/v1/files")],
+)
+def test_an_isolated_client_reaches_nothing_but_completions(method: str, path: str) -> None:
+    with pytest.raises(Forbidden):
+        read_request(rules(), Arrival(method, path, "alone"), b"{}")
+    read_request(rules(), Arrival("GET", "/v1/models", "alone"), b"")
+    with pytest.raises(Forbidden):
+        read(CHAT, {"store": True}, "alone")
+
+
+def test_a_tier_and_a_hosted_tool_are_allowed_at_their_price() -> None:
+    priced = Terms(tool_costs={"web_search": 7}, tiers={"other": {"priority"}})
+    given = Rules(Limits(max_output_tokens=5), terms=priced)
+    data = b'{"model": "other", "input": "2?", "service_tier": "priority"}'
+    _, bound = read(RESPONSES, data, given=given).for_upstream(data)
+    assert bound is not None
+    assert bound.model == "other@priority"
+    data = b'{"model": "other", "input": "2?", "tools": [{"type": "web_search"}]}'
+    sent, bound = read(RESPONSES, data, given=given).for_upstream(data)
+    assert bound is not None
+    assert bound.extra_cost == 7 * json.loads(sent)["max_tool_calls"]
+
+
+def test_an_operator_may_allow_a_field() -> None:
+    given = Rules(Limits(max_samples=2), terms=Terms(allowed_fields=frozenset({"anything"})))
+    read(CHAT, {"anything": 1}, given=given)
+
+
+def test_an_image_counts_as_many_tokens_of_the_prompt() -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:,"}}
+    asked = {"messages": [{"role": "user", "content": [part, part]}]}
+    data = json.dumps({"model": "other", **asked}).encode()
+    _, bound = read(CHAT, data).for_upstream(data)
+    assert bound is not None
+    assert bound.prompt_tokens > 100_000
+
+
+# Against a gateway.
+
+ANN, ALONE = "sk-ann-fedcba9876543210", "sk-alone-fedcba9876543210"
+CAP = 0.01
+PRICE = 100.0
+"""Per million tokens: 100 tokens cost the cap."""
+
+
+@pytest.fixture(scope="module")
+def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prices") / "prices.toml"
+    tables = [f'[models."{name}"]\ninput = 0\noutput = {PRICE}\n' for name in ("other", "real")]
+    path.write_text("\n".join(tables))
+    return path
+
+
+def ask(
+    port: int, fields: dict[str, Any], path: str = CHAT, key: str = ANN, **headers: str
+) -> GatewayReply:
+    data = json.dumps({"model": "other", **QUESTION[path], **fields}).encode()
+    given = [("Authorization", f"Bearer {key}"), ("Content-Type", "application/json")]
+    given += [(name.replace("_", "-"), value) for name, value in headers.items()]
+    return send(port, "POST", f"/v1/{path}", headers=given, body=data)
+
+
+def keys() -> str:
+    return "\n".join(
+        f'{name} = "{hashlib.sha256(key.encode()).hexdigest()}"'
+        for name, key in (("ann", ANN), ("alone", ALONE))
+    )
+
+
+def test_no_request_makes_the_server_exceed_a_cap(launch: Launch, prices: Path) -> None:
+    """The money is what the server counted, and it takes every value that it can coerce."""
+    with serve_coercing() as (base_url, served):
+        settings = f"""max_samples = {MAX_SAMPLES}
+        max_output_tokens = {MAX_TOKENS}
+        token_prices = "{prices}"
+        caps = [{{ amount = {CAP}, unit = "money" }}]
+        [serve.client_keys]
+        {keys()}
+        """
+        with launch(settings=settings, base_url=base_url) as port:
+            for path in (CHAT, COMPLETIONS, RESPONSES):
+                for name in ("n", "n_predict", "max_tokens", "best_of", "service_tier", "prompt"):
+                    for value in HOSTILE:
+                        ask(port, {name: value, "model": "other"}, path)
+                        ask(port, {name: value, "model": "thrifty"}, path)
+    spent = sum(one.tokens * one.factor for one in served) * PRICE / 1e6
+    assert served
+    assert spent <= CAP
+
+
+@pytest.fixture(scope="module")
+def judging(launch: Launch) -> Iterator[int]:
+    settings = f"""max_output_tokens = {MAX_TOKENS}
+    [serve.client_keys]
+    {keys()}
+    [serve.client_limits.alone]
+    isolated = true
+    """
+    with launch(settings=settings) as port:
+        yield port
+
+
+OK = ScriptedReply(
+    200,
+    [("Content-Type", "application/json")],
+    [b'{"choices":[{"index":0,"message":{"role":"assistant","content":"4"}}]}'],
+)
+
+
+def test_headers_that_choose_a_payer_or_target_are_removed(
+    judging: int, upstream: ScriptedServer
+) -> None:
+    upstream.answer(OK)
+    chosen = {
+        "OpenAI_Project": "p",
+        "OpenAI_Organization": "o",
+        "Helicone_Target_Url": "http://127.0.0.1:1",
+        "x_portkey_config": "c",
+        "X_Trace": "kept",
+    }
+    assert ask(judging, {}, **chosen).status == 200
+    (received,) = upstream.received
+    names = {name.lower() for name, _ in received.headers}
+    assert "x-trace" in names
+    assert not names & {name.lower().replace("_", "-") for name in chosen} - {"x-trace"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [({}, 200), ({"store": True}, 403), ({"api_key": "k"}, 403), ({"user": "u"}, 200)],
+)
+def test_an_isolated_client_chooses_neither_payer_nor_storage(
+    fields: dict[str, Any], status: int, judging: int, upstream: ScriptedServer
+) -> None:
+    upstream.answer(OK)
+    assert ask(judging, fields, key=ALONE).status == status
+
+
+# Bounded work.
+
+LARGE: dict[str, bytes] = {
+    "2.8 MB of fields": b"{%b}" % b",".join(b'"f%d":1' % n for n in range(290_000)),
+    "26 MB of fields": b"{%b}" % b",".join(b'"f%d":"%b"' % (n, b"x" * 78) for n in range(290_000)),
+    "fields in objects": b'{"messages":[%b]}' % b",".join([b'{"a":1,"b":2}'] * 1_000_000),
+    "empty objects": b'{"messages":[%b]}' % b",".join([b"{}"] * 300_000),
+    "brackets": b'{"messages":[%b]}' % b",".join([b"[]"] * 300_000),
+    "escapes": b'{"messages":"%b"}' % (b"\\ud800" * 160_000),
+    "tokens": b'{"prompt":[%b]}' % b",".join([b"12345"] * 4_000_000),
+    "deep": b'{"messages":' + b"[" * 5_000_000,
+}
+MAX_HEALTH_S = 0.2
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_other_requests_do_not_wait_for_a_large_body(
+    name: str, judging: int, upstream: ScriptedServer
+) -> None:
+    upstream.answer(OK)
+    body = LARGE[name]
+    headers = [("Authorization", f"Bearer {ANN}"), ("Content-Type", "application/json")]
+    waits: list[float] = []
+    with ThreadPoolExecutor(4) as pool:
+        replies = [
+            pool.submit(send, judging, "POST", f"/v1/{CHAT}", headers=headers, body=body)
+            for _ in range(4)
+        ]
+        while not all(reply.done() for reply in replies):
+            begun = time.perf_counter()
+            send(judging, "GET", "/health")
+            waits.append(time.perf_counter() - begun)
+    assert {reply.result().status for reply in replies} <= {200, 400}
+    assert max(waits) <= MAX_HEALTH_S
