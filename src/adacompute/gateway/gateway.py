@@ -8,6 +8,7 @@ itself.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -289,7 +290,7 @@ class Gateway:
             for header in exchange.remove_choices():
                 self.account.metrics.count("removed_headers_total", header)
         request = found.virtual
-        async with exchange.cancel_on_disconnect():
+        with exchange.cancel_on_disconnect():
             if exchange.method == "GET" and exchange.path == "/v1/models":
                 await self._list_models(exchange)
                 return
@@ -325,7 +326,7 @@ class Gateway:
         self, exchange: Exchange, body: bytes, bound: CallBound | None, reason: str
     ) -> None:
         """Forward a request that is not voted on; its bound is known if it was judged."""
-        recorder = replace(self.account.recorder(exchange, "forward"), bound=bound)
+        recorder = self.account.recorder(exchange, "forward", bound)
         virtual = self._voting.get(exchange.model)
         relay = self.relay if virtual is None else virtual.relay
         known = [voting.counts_all for voting in self._voting.values() if voting.relay is relay]
@@ -389,4 +390,4 @@ def _bodies_in_flight(config: Config) -> BodiesInFlight:
     """Return the limits on bodies; without client keys, all requests are of one client."""
     total = config.max_body_bytes_in_flight
     share = max(total * CLIENT_SHARE, config.max_body_mb * MB)
-    return BodiesInFlight(total, share if config.client_keys else total)
+    return BodiesInFlight(total, share if config.client_keys else math.inf)

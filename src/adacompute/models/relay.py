@@ -15,8 +15,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from adacompute.core.errors import ModelError, ModelTimeout
@@ -110,8 +111,7 @@ class Relay(SessionOwner):
         self._session = open_relay_session(self._timeouts)
         return self
 
-    @asynccontextmanager
-    async def send(
+    def send(
         self,
         method: str,
         path: str,
@@ -119,26 +119,20 @@ class Relay(SessionOwner):
         body: bytes,
         *,
         on_repeat: Callable[[], Awaitable[None]] | None = None,
-    ) -> AsyncIterator[RelayedResponse]:
+    ) -> AbstractAsyncContextManager[RelayedResponse]:
         """Send a request to a path below the base URL, including its query.
 
         ``on_repeat`` is called before a request is sent again; an error of it prevents that.
         """
         sent = self.request_headers(headers)
-        address, response = await self._open(method, path, sent, body, on_repeat)
-        try:
-            if response.status not in _VALID_STATUSES:
-                raise ConnectionInterrupted(
-                    f"{address.url} answered with the status {response.status}"
-                )
-            redact = self.redact if self._secret else None
-            kept, chunks = end_to_end_headers(response.raw_headers), self._read(response, address)
-            yield RelayedResponse(response.status, kept, chunks, redact)
-        finally:
-            # If the body is not read to its end, this closes the connection, so that the upstream
-            # can stop generating.
-            response.release()
-            address.n_open -= 1
+        return _Sending(self._open(method, path, sent, body, on_repeat), self._to_relayed)
+
+    def _to_relayed(self, address: Address, response: aiohttp.ClientResponse) -> RelayedResponse:
+        if response.status not in _VALID_STATUSES:
+            raise ConnectionInterrupted(f"{address.url} answered with the status {response.status}")
+        chunks = self._get_session().chunks(response, partial(self._record_lost, address))
+        kept = end_to_end_headers(response.raw_headers)
+        return RelayedResponse(response.status, kept, chunks, self.redact if self._secret else None)
 
     async def _open(
         self,
@@ -185,15 +179,9 @@ class Relay(SessionOwner):
         """Replace the API key in bytes that are shown to the client."""
         return data.replace(self._secret, b"***") if self._secret else data
 
-    async def _read(
-        self, response: aiohttp.ClientResponse, address: Address
-    ) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._get_session().chunks(response):
-                yield chunk
-        except HttpError as error:
-            self.addresses.record_failure(address)
-            raise self._to_error(error, address) from None
+    def _record_lost(self, address: Address, error: HttpError) -> ModelError:
+        self.addresses.record_failure(address)
+        return self._to_error(error, address)
 
     def _to_error(self, error: HttpError, address: Address) -> ModelError:
         if error.stage in {"connect_timeout", "timeout"}:
@@ -213,6 +201,36 @@ class Relay(SessionOwner):
         if self._api_key and not has_client_key:
             kept.append(("authorization", f"Bearer {self._api_key}"))
         return kept
+
+
+class _Sending:
+    """A request that is sent when its block begins, and whose connection is free when it ends.
+
+    If the reply is not read to its end, the connection is closed, so that the upstream can stop
+    generating.
+    """
+
+    __slots__ = ("_address", "_opening", "_response", "_to_relayed")
+
+    def __init__(
+        self,
+        opening: Awaitable[tuple[Address, aiohttp.ClientResponse]],
+        to_relayed: Callable[[Address, aiohttp.ClientResponse], RelayedResponse],
+    ) -> None:
+        self._opening = opening
+        self._to_relayed = to_relayed
+
+    async def __aenter__(self) -> RelayedResponse:
+        self._address, self._response = await self._opening
+        try:
+            return self._to_relayed(self._address, self._response)
+        except BaseException:
+            await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._response.release()
+        self._address.n_open -= 1
 
 
 def end_to_end_headers(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

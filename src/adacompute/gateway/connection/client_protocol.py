@@ -38,6 +38,7 @@ FRAMING_SHARE = 4
 """Chunk sizes may take one byte for this many bytes of a body, beside ``max_header_bytes``."""
 
 BAD_REQUEST, TOO_MANY_REQUESTS, HEADERS_TOO_LARGE = 400, 429, 431
+_CODING_CHARS = len(b"transfer-encoding")
 RETRIED = (TOO_MANY_REQUESTS, 503)
 ANSWERED_BEFORE = (BAD_REQUEST, "the request was answered before", "unread_body")
 
@@ -128,7 +129,8 @@ class ClientProtocol(HttpToolsProtocol):
             self._stop_parsing(HEADERS_TOO_LARGE, message, "headers_too_large")
         if self.is_in_head:
             super().on_header(name, value)
-            if self.headers[-1][0] == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            is_coding = len(name) == _CODING_CHARS and name.lower() == b"transfer-encoding"
+            if is_coding and value.strip().lower() != b"chunked":
                 message = "the only transfer coding of a body that is accepted is chunked"
                 self._stop_parsing(BAD_REQUEST, message, "invalid_transfer_coding")
 

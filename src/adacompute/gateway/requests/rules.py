@@ -59,9 +59,18 @@ class Rules:
     clients: Mapping[str, ClientRules] = field(default_factory=dict)
     caps: Sequence[CapRule] = ()
     terms: Terms = field(default_factory=Terms)
+    _known_limits: dict[tuple[str, str | None], Limits] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def limits_of(self, client: str, model: str | None) -> Limits:
         """Return the limits of a request of a client, for a virtual model or for another one."""
+        limits = self._known_limits.get((client, model))
+        if limits is None:
+            limits = self._known_limits[client, model] = self._find_limits(client, model)
+        return limits
+
+    def _find_limits(self, client: str, model: str | None) -> Limits:
         own = self.clients[client].limits if client in self.clients else NO_LIMITS
         virtual = NO_LIMITS if model is None else self.models[model].limits
         caps = [
