@@ -53,6 +53,7 @@ HOP_BY_HOP = frozenset(
 )
 _NOT_FORWARDED = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 _CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key", b"cookie"})
+_NOT_FORWARDED_WITHOUT_KEY = _NOT_FORWARDED | _CREDENTIALS
 _CHUNKED_WRITE_BYTES = 2**20
 _VALID_STATUSES = range(200, 600)
 _FAILED = 500
@@ -193,9 +194,9 @@ class Relay(SessionOwner):
     def request_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         """Headers to forward: without hop-by-hop headers and, unless configured, credentials."""
         given = list(headers)
-        removed = _NOT_FORWARDED | _connection_headers(given)
-        if not self._forward_key:
-            removed |= _CREDENTIALS
+        removed = _NOT_FORWARDED if self._forward_key else _NOT_FORWARDED_WITHOUT_KEY
+        if named := _connection_headers(given):
+            removed |= named
         kept = [(_decode(name), _decode(value)) for name, value in given if name not in removed]
         has_client_key = self._forward_key and any(name == "authorization" for name, _ in kept)
         if self._api_key and not has_client_key:
@@ -236,13 +237,16 @@ class _Sending:
 def end_to_end_headers(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Remove hop-by-hop headers, and headers with control characters."""
     lower = [(name.lower(), value) for name, value in headers]
-    removed = HOP_BY_HOP | _connection_headers(lower)
+    named = _connection_headers(lower)
+    removed = HOP_BY_HOP | named if named else HOP_BY_HOP
     return [(n, v) for n, v in lower if n not in removed and not _CONTROL_CHARS.search(v)]
 
 
 def _connection_headers(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """Headers that a Connection header names; Content-Length cannot be removed this way."""
     values = [value for name, value in headers if name == b"connection"]
+    if not values:
+        return frozenset()
     names = {name.strip().lower() for value in values for name in value.split(b",")}
     return frozenset(names - {b"content-length"})
 

@@ -14,12 +14,16 @@ from functools import partial
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    HttpToolsProtocol,
+)
 
 from adacompute.gateway.connection.bodies_in_flight import COUNTED_BODY, CountedBody
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
-from adacompute.gateway.connection.exchange import WATCH_DISCONNECT
-from adacompute.gateway.connection.reply_writer import ReplyWriter
+from adacompute.gateway.connection.exchange import WATCH_DISCONNECT, WRITE_REPLY, Headers
 from adacompute.gateway.requests.openai_replies import write_error
 
 HEADERS_TIMEOUT_S = 30.0
@@ -109,6 +113,7 @@ class ClientProtocol(HttpToolsProtocol):
         self.is_in_head = self.is_in_message = True
         super().on_message_begin()
         self.scope[WATCH_DISCONNECT] = self.watch_disconnect  # type: ignore[literal-required]
+        self.scope[WRITE_REPLY] = self.write_reply  # type: ignore[literal-required]
         self.scope[COUNTED_BODY] = CountedBody(self.limits.bodies)  # type: ignore[literal-required]
         self.n_framing, self.n_new = self.n_new, 0
         self.n_head = self.n_body = self.n_discarded = 0
@@ -143,7 +148,6 @@ class ClientProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop_parsing(BAD_REQUEST, "too many requests are pipelined", "pipelining")
         super().on_headers_complete()
-        self.cycle.transport = ReplyWriter(self.transport, self.loop)  # type: ignore[assignment]
         if self.is_last_request or self.limits.is_closing:
             self.cycle.keep_alive = False
 
@@ -213,6 +217,28 @@ class ClientProtocol(HttpToolsProtocol):
             on_disconnect()
         self.on_disconnect = on_disconnect
         return self._stop_watching
+
+    def write_reply(self, status: int, headers: Headers, body: bytes) -> bool:
+        """Write a whole reply at once; return False if it must be sent in uvicorn's two steps.
+
+        Those take twice the time, and two system calls, of which each may wake the client.
+        """
+        cycle, names = self.answered, b"".join([name for name, _ in headers])
+        is_plain = not (HEADER_RE.search(names) or b"connection" in names)
+        is_open = not (cycle.response_started or cycle.disconnected or self.flow.write_paused)
+        if not (is_plain and is_open) or HEADER_VALUE_RE.search(b"".join([v for _, v in headers])):
+            return False
+        head = [STATUS_LINE[status]]
+        for name, value in headers:
+            head += (name, b": ", value, b"\r\n")
+        head.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
+        self.transport.write(b"".join([*head, body]))
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
 
     def _stop_watching(self) -> None:
         self.on_disconnect = _ignore

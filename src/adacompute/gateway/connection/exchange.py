@@ -62,6 +62,12 @@ KEPT_PARAMETERS = (b"api-version", b"beta")
 WATCH_DISCONNECT = "adacompute.watch_disconnect"
 """Member of the scope of a server that reports a disconnect without a task that waits for it."""
 
+WRITE_REPLY = "adacompute.write_reply"
+"""Member of the scope of a server that can write a whole reply at once."""
+
+WriteReply = Callable[[int, Headers, bytes], bool]
+"""Takes the status, the headers and the body of a reply; returns whether they are written."""
+
 WatchDisconnect = Callable[[Callable[[], None]], Callable[[], object]]
 """Takes a function to call when the client disconnects; returns one that ends that."""
 
@@ -131,6 +137,7 @@ class Exchange:
         self._receive = receive
         self._watch_disconnect: WatchDisconnect | None = scope.get(WATCH_DISCONNECT)
         self._counted: CountedBody | None = scope.get(COUNTED_BODY)
+        self._write_reply: WriteReply | None = scope.get(WRITE_REPLY)
         self._send = send
         self.model = NO_MODEL
         self.client = ""
@@ -290,6 +297,10 @@ class Exchange:
         if status not in BODILESS:
             listed = [(name, value) for name, value in listed if name != b"content-length"]
             listed.append((b"content-length", b"%d" % len(data)))
+            write = self._write_reply
+            if write is not None and self.method != "HEAD" and write(status, listed, data):
+                self.status, self._is_complete = status, True
+                return
         await self.start(status, listed)
         await self.write(data, more=False)
 
