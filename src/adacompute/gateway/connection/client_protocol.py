@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from adacompute.gateway.connection.bodies_in_flight import COUNTED_BODY, CountedBody
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
-from adacompute.gateway.connection.exchange import WATCH_DISCONNECT, WRITE_REPLY, Headers
+from adacompute.gateway.connection.exchange import WATCH_DISCONNECT, WRITE_REPLY, Headers, Send
 from adacompute.gateway.requests.openai_replies import write_error
 
 HEADERS_TIMEOUT_S = 30.0
@@ -218,13 +218,16 @@ class ClientProtocol(HttpToolsProtocol):
         self.on_disconnect = on_disconnect
         return self._stop_watching
 
-    def write_reply(self, status: int, headers: Headers, body: bytes) -> bool:
+    def write_reply(self, send: Send, status: int, headers: Headers, body: bytes) -> bool:
         """Write a whole reply at once; return False if it must be sent in uvicorn's two steps.
 
-        Those take twice the time, and two system calls, of which each may wake the client.
+        Those take twice the time, and two system calls, of which each may wake the client. A
+        ``send`` that is not uvicorn's own may change the reply, so it must get it.
         """
         cycle, names = self.answered, b"".join([name for name, _ in headers])
         is_plain = not (HEADER_RE.search(names) or b"connection" in names)
+        if send != cycle.send:
+            return False
         is_open = not (cycle.response_started or cycle.disconnected or self.flow.write_paused)
         if not (is_plain and is_open) or HEADER_VALUE_RE.search(b"".join([v for _, v in headers])):
             return False

@@ -12,7 +12,7 @@ import io
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from adacompute.gateway.connection.bodies_in_flight import (
@@ -65,8 +65,8 @@ WATCH_DISCONNECT = "adacompute.watch_disconnect"
 WRITE_REPLY = "adacompute.write_reply"
 """Member of the scope of a server that can write a whole reply at once."""
 
-WriteReply = Callable[[int, Headers, bytes], bool]
-"""Takes the status, the headers and the body of a reply; returns whether they are written."""
+WriteReply = Callable[[Send, int, Headers, bytes], bool]
+"""Takes where a reply would be sent, its status, headers and body; returns if it is written."""
 
 WatchDisconnect = Callable[[Callable[[], None]], Callable[[], object]]
 """Takes a function to call when the client disconnects; returns one that ends that."""
@@ -81,6 +81,7 @@ EVENT_STREAM = [
 ]
 
 
+@lru_cache(maxsize=256)
 def choosing_family(name: bytes) -> str | None:
     """Return the entry of ``CHOOSING_HEADERS`` that a header belongs to, if there is one."""
     text = name.decode("latin-1").lower()
@@ -297,8 +298,8 @@ class Exchange:
         if status not in BODILESS:
             listed = [(name, value) for name, value in listed if name != b"content-length"]
             listed.append((b"content-length", b"%d" % len(data)))
-            write = self._write_reply
-            if write is not None and self.method != "HEAD" and write(status, listed, data):
+            write = None if self.method == "HEAD" else self._write_reply
+            if write is not None and write(self._send, status, listed, data):
                 self.status, self._is_complete = status, True
                 return
         await self.start(status, listed)
