@@ -315,10 +315,11 @@ def _make_connector(**options: Any) -> aiohttp.BaseConnector:  # noqa: ANN401 - 
 
     async def connect_and_note(*request: Any, **options: Any) -> Any:  # noqa: ANN401 - as above
         acquired = await connect(*request, **options)
+        is_reused = acquired.protocol in used
+        if not is_reused:
+            used.add(acquired.protocol)
         if (connection := _CURRENT_CONNECTION.get(None)) is not None:
-            connection.is_acquired = True
-            connection.is_reused = acquired.protocol in used
-        used.add(acquired.protocol)
+            connection.is_acquired, connection.is_reused = True, is_reused
         return acquired
 
     connector.connect = connect_and_note  # type: ignore[method-assign]
