@@ -97,19 +97,20 @@ class ClientProtocol(HttpToolsProtocol):
             self.n_framing += len(data)
         else:
             self.n_new = len(data)
-            if self.cycle is None or self.cycle.response_complete:
-                self._start_headers_timer(restart=False)
         self._parse(data)
         limit = self.limits.max_header_bytes
         if self.rejection is not None or self.transport.is_closing():
             return
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if self.is_in_head or (is_idle and not self.is_in_message):
+            self._start_headers_timer(restart=False)  # most heads arrive whole and need no timer
         if self.is_in_head and self.n_framing > limit + self.limits.max_request_line_bytes:
             self._reject(HEADERS_TOO_LARGE, "the headers are too large", "headers_too_large")
         elif self.is_in_message and self.n_framing > 2 * limit + self.n_body // FRAMING_SHARE:
             self._reject(BAD_REQUEST, "the chunks have too much framing", "framing_too_large")
 
     def on_message_begin(self) -> None:
-        """Start the timer of the request's headers."""
+        """Begin a request: the time for its headers starts with it."""
         self.is_in_head = self.is_in_message = True
         super().on_message_begin()
         self.scope[WATCH_DISCONNECT] = self.watch_disconnect  # type: ignore[literal-required]
@@ -117,7 +118,7 @@ class ClientProtocol(HttpToolsProtocol):
         self.scope[COUNTED_BODY] = CountedBody(self.limits.bodies)  # type: ignore[literal-required]
         self.n_framing, self.n_new = self.n_new, 0
         self.n_head = self.n_body = self.n_discarded = 0
-        self._start_headers_timer()
+        self._stop_headers_timer()
 
     def on_url(self, url: bytes) -> None:
         """Collect the request target within its limit."""
