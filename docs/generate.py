@@ -322,7 +322,8 @@ ANSWERS = """Output of `batch`, one row per question, in the order of the input.
 
 CALLS = """Every call to the upstream is two lines of JSON in the directory of `[serve.calls]`: one
 when it starts, one when it ends. `adacompute spend DIRECTORY` sums them. A call without a last row
-is charged its upper bound."""
+is charged its upper bound. A line with `lost` counts the rows of calls (`call_rows`) and the
+`decisions` that could not be written since the last such line, because a disk was full."""
 
 ERRORS = """# Errors
 

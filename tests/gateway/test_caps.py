@@ -227,7 +227,7 @@ def test_a_stream_that_cannot_be_paid_is_rejected_before_it_begins(tmp_path: Pat
         ({}, {"max_tokens": 30}),
         ({"max_tokens": 20}, {"max_tokens": 20}),
         ({"max_tokens": 90}, {"max_tokens": 30}),
-        ({"max_completion_tokens": 90}, {"max_completion_tokens": 30}),
+        ({"max_completion_tokens": 90}, {"max_tokens": 30}),
         ({"max_tokens": None}, {"max_tokens": 30}),
         ({"max_tokens": -1}, {"max_tokens": 30}),
     ],

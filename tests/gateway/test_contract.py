@@ -416,10 +416,10 @@ def test_other_requests_do_not_wait_for_a_large_body(
     body = LARGE[name]
     headers = [("Authorization", f"Bearer {ANN}"), ("Content-Type", "application/json")]
     waits: list[float] = []
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(2) as pool:
         replies = [
             pool.submit(send, judging, "POST", f"/v1/{CHAT}", headers=headers, body=body)
-            for _ in range(4)
+            for _ in range(2)
         ]
         while not all(reply.done() for reply in replies):
             begun = time.perf_counter()

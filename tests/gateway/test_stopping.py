@@ -8,8 +8,10 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from http.client import HTTPException
 
 import pytest
 
@@ -137,3 +139,29 @@ def test_a_request_on_its_way_is_answered(
         reply = client.recv(10_000)
         assert reply.startswith(b"HTTP/1.1 200")
         assert b"connection: close" in reply
+
+
+def test_no_connection_is_reset_under_load(
+    launch: Launch, upstream: ScriptedServer, pids: dict[int, int]
+) -> None:
+    upstream.answer(ScriptedReply(200, JSON, [0.01, b"{}"]))
+    seen: Counter[object] = Counter()
+
+    def ask() -> None:
+        while "refused" not in seen:
+            try:
+                seen[send(port, "POST", "/v1/embeddings", headers=JSON, body=b"{}").status] += 1
+            except ConnectionRefusedError:
+                seen["refused"] += 1
+            except (OSError, HTTPException) as error:
+                seen[type(error).__name__] += 1
+
+    with launch(workers=2, settings="shutdown_delay_s = 0.5") as port:
+        threads = [threading.Thread(target=ask) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1)
+        os.kill(pids[port], signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+    assert set(seen) == {200, "refused"}

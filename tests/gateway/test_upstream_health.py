@@ -261,3 +261,21 @@ def test_requests_are_refused_only_if_a_check_fails(answers: Literal[False] | No
         return found
 
     assert asyncio.run(main()) == [True, answers is None, True]
+
+
+def test_a_check_that_breaks_is_started_again_with_the_next_failure() -> None:
+    async def main() -> int:
+        checks: list[bool] = []
+
+        async def check() -> bool:
+            checks.append(True)
+            raise RuntimeError
+
+        health = UpstreamHealth(check)
+        for _ in range(MAX_FAILURES + 2):
+            health.record(is_failure=True)
+            await asyncio.sleep(0.01)
+        await health.close()
+        return len(checks)
+
+    assert asyncio.run(main()) == 2

@@ -763,8 +763,8 @@ def test_a_drift_beyond_the_threshold_is_logged_once_per_minute(
     monkeypatch.setattr("adacompute.gateway.accounting.account.MIN_DRIFT_REQUESTS", 3)
     own = load_bundle(bundle(tmp_path / "p", FixedRule(2)))
     n = question_features(own, "2").shape[1]
-    mean, spread = ((), ()) if std is None else ((-1.0,) * n, (std,) * n)  # () means a drift of 1
-    baseline = Baseline(tuple(mean), tuple(spread), 0.5, 0.0)
+    n_known = 0 if std is None else n  # without features, the drift is 1
+    baseline = Baseline((-1.0,) * n_known, (std or 0.0,) * n_known, 0.5, 0.0)
     save_bundle(dataclasses.replace(own, baseline=baseline), tmp_path / "p")
     with serving(tmp_path / "p") as (upstream, port):
         upstream.answer(reply("4"))

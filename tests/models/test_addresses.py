@@ -11,6 +11,8 @@ import pytest
 from adacompute.core.errors import ConfigError
 from adacompute.models.addresses import (
     MAX_FAILURES,
+    MAX_MESSAGE_ELEMENTS,
+    MAX_PARSED_BYTES,
     MAX_PAUSE_S,
     PAUSE_S,
     PREFIX_BYTES,
@@ -149,8 +151,15 @@ def test_texts_go_by_their_first_bytes() -> None:
     assert prompt_key(body(prompt="a")) != prompt_key(body(prompt="b"))
     assert prompt_key(body(prompt=[1, 2])) != prompt_key(body(prompt=[1, 3]))
     assert prompt_key(b"--boundary") != prompt_key(b"")
-    many = body(messages=[{}] * 300_000)
-    assert prompt_key(many) == prompt_key(many)
+
+
+def test_large_bodies_go_by_their_first_bytes() -> None:
+    text = "x" * MAX_PARSED_BYTES
+    asked = [body(messages=[user("a"), user(text + end)]) for end in "ab"]
+    assert prompt_key(asked[0]) == prompt_key(asked[1])
+    assert prompt_key(asked[0]) != prompt_key(body(messages=[user("a"), user("y" + text)]))
+    many = [body(messages=[{}] * (MAX_MESSAGE_ELEMENTS + more)) for more in (0, 100)]
+    assert prompt_key(many[0]) == prompt_key(many[1])
 
 
 def test_addresses_must_be_given_once() -> None:

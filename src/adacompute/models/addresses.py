@@ -33,9 +33,10 @@ LOAD_FACTOR, SPARE_LOAD = 1.25, 8
 PREFIX_BYTES = 8192
 """Bytes of a prompt that say where it goes."""
 
+MAX_PARSED_BYTES = 1_000_000
 MAX_MESSAGES, MAX_MESSAGE_ELEMENTS = 16, 10_000
-"""Messages that are looked through for the first of the user, and their brackets and commas; of
-more, the first bytes count."""
+"""Bodies whose prompt is looked for, and messages that are looked through for the first of the
+user, with their brackets and commas; of larger ones, the first bytes count."""
 
 Event = Literal["failed", "skipped", "back"]
 OnAddress = Callable[[Event, str], None]
@@ -183,7 +184,7 @@ def prompt_key(body: bytes) -> int:
 
     Of messages it is everything up to the first of the user, and of a text its first bytes.
     """
-    found = read_members(body, _PROMPTS)
+    found = read_members(body, _PROMPTS) if len(body) <= MAX_PARSED_BYTES else {}
     text = next((found[name] for name in _PROMPTS if name in found), body)
     if text.startswith(b"[") and count_elements(text) <= MAX_MESSAGE_ELEMENTS:
         text = _first_turn(text)

@@ -152,7 +152,7 @@ def _limits(settings: Config | ClientLimits | ModelConfig) -> dict[str, Any]:
     return {
         name: value
         for name, value in found.items()
-        if value not in (None, ())
+        if value not in (None, (), False)
         and (isinstance(settings, ClientLimits) or _IS_LIMIT.fullmatch(name))
     }
 

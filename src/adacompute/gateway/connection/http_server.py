@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -16,6 +16,8 @@ import uvicorn
 from adacompute.gateway.connection.client_protocol import ClientProtocol
 
 KEEP_ALIVE_TIMEOUT_S = 75
+MAX_QUEUE = 4096
+"""Connections that are accepted from the queue of the port while it is closed."""
 
 
 class HttpServer(uvicorn.Server):
@@ -64,6 +66,24 @@ class HttpServer(uvicorn.Server):
         """Close connections after the replies that are due."""
         for connection in self.server_state.connections:
             connection.close_after_reply()  # type: ignore[union-attr]  # a ClientProtocol
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the port, accept what still waits in its queue, and finish all requests."""
+        with self._listener.dup() as queue:
+            queue.setblocking(False)
+            for server in self.servers:
+                server.close()
+            await asyncio.sleep(0)  # the loop accepts nothing more
+            with suppress(OSError):  # the queue is empty
+                for _ in range(MAX_QUEUE):
+                    await self._serve_connection(queue.accept()[0])
+        await super().shutdown(sockets)
+
+    async def _serve_connection(self, connection: socket.socket) -> None:
+        """Serve a connection as uvicorn does those that the loop accepts."""
+        loop, config = asyncio.get_running_loop(), self.config
+        known: Any = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        await loop.connect_accepted_socket(lambda: ClientProtocol(config, **known), connection)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, and say so."""

@@ -62,8 +62,8 @@ class UpstreamHealth:
         elif not self.is_failing and n_failures > MAX_FAILURES:
             self.is_failing = True
             log(logging.ERROR, "the upstream fails: /ready answers 503", failures=n_failures)
-            if self._checking is None or self._checking.done():
-                self._checking = asyncio.create_task(self._check_until_it_answers())
+        if self.is_failing and (self._checking is None or self._checking.done()):
+            self._checking = asyncio.create_task(self._check_until_it_answers())
 
     async def close(self) -> None:
         """Stop checking."""

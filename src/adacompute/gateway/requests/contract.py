@@ -21,6 +21,7 @@ from adacompute.gateway.requests.fields import (
     Field,
     describe,
     names_with,
+    types_of,
 )
 from adacompute.models.body import DROP, WrongType, check_types
 from adacompute.models.messages import UpstreamKind
@@ -166,13 +167,13 @@ def judge(
 
     The length of completions is written here only where there is a limit.
     """
-    known = describe(terms.kind, path)
-    unknown = fields.keys() - known.keys() - terms.allowed_fields
-    if unknown := {name for name in unknown if fields[name] is not None}:
-        name = min(unknown)
-        raise BadRequest(f"the field {name[:_SHOWN]!r} is not known, so it is not allowed", name)
+    types = types_of(terms.kind, path)
+    for name, value in fields.items():
+        if name not in types and value is not None and name not in terms.allowed_fields:
+            shown = name[:_SHOWN]
+            raise BadRequest(f"the field {shown!r} is not known, so it is not allowed", shown)
     try:
-        check_types(fields, {name: one.type for name, one in known.items()})
+        check_types(fields, types)
     except WrongType as error:
         raise BadRequest(str(error), error.field) from None
     tier = _check_prices(fields, terms, model)
@@ -324,7 +325,7 @@ def _count_samples(
         )
     changes: dict[str, Any] = {}
     if "n_cmpl" in fields:
-        changes = {"n": given, "n_cmpl": DROP}
+        changes = {"n": DROP if given is None else given, "n_cmpl": DROP}
     return changes, n, n_prompts
 
 

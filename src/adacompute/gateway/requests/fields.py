@@ -180,6 +180,12 @@ def describe(kind: UpstreamKind, path: str) -> Mapping[str, Field]:
     return {**found, **_OTHERS, **_LENGTHS, **_NUMBERS, **_EVERYWHERE, **_OPENAI[path]}
 
 
+@cache
+def types_of(kind: UpstreamKind, path: str) -> Mapping[str, Any]:
+    """Return the types of the fields of an endpoint."""
+    return {name: field.type for name, field in describe(kind, path).items()}
+
+
 def length_field(kind: UpstreamKind, path: str, known: Capabilities) -> str:
     """Return the one field by which an endpoint takes the largest number of output tokens."""
     if path in _LENGTH_FIELDS:

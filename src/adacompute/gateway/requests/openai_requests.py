@@ -68,7 +68,7 @@ class TextSettings:
     format: ResponseFormat | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class VirtualRequest:
     """A request for a virtual model: its name without a budget, and the budget it sets, if any."""
 

@@ -116,7 +116,8 @@ def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
     judged, asked = None, model or str(body.fields.get("model"))[:MAX_TEXT_CHARS]
     if reason is None or limits.judges:
         judged = judge(body.fields, path, limits, rules.terms, asked)
-        virtual = None if virtual is None else replace(virtual, judged=judged)
+        if virtual is not None:
+            virtual.judged = judged
     elif not limits.allows_stored and path in DESCRIBED:
         check_stored(body.fields, path)
     return ReadRequest(path, asked, body, virtual, judged, reason, max_samples)

@@ -57,4 +57,4 @@ class VirtualModel:
     def upstream_models(self) -> dict[str | None, SampledModel]:
         """What is sampled: None is every arm that has no model of its own here."""
         own = SampledModel(self.upstream, self.model, self.capabilities)
-        return {**self.arm_models, None: own}
+        return {None: own} | dict(self.arm_models)
