@@ -89,6 +89,12 @@ async def reply_longer(
     await known(self, status, headers, data + b" ")
 
 
+async def reply_with_header(
+    self: Exchange, status: int, headers: Any, data: bytes, known: Any = Exchange.reply
+) -> None:
+    await known(self, status, [*headers, (b"x-a", b"1")], data)
+
+
 @pytest.mark.parametrize(
     ("name", "owner", "method", "changed", "side"),
     [
@@ -98,8 +104,9 @@ async def reply_longer(
         ("voted chat", Body, "edit", add_space, "upstream"),
         ("voted n", Body, "edit", add_space, "upstream"),
         ("voted responses-stream", Body, "edit", add_space, "upstream"),
-        ("forwarded 429", Exchange, "start", start_longer, "client"),
-        ("voted 500", Exchange, "start", start_longer, "client"),
+        ("forwarded stream-cut", Exchange, "start", start_longer, "client"),
+        ("forwarded 429", Exchange, "reply", reply_with_header, "client"),
+        ("voted 500", Exchange, "reply", reply_with_header, "client"),
         ("forwarded responses", Exchange, "reply", reply_longer, "client"),
         ("voted completions", Exchange, "reply", reply_longer, "client"),
         ("forwarded stream-cut", Exchange, "write", write_longer, "client"),

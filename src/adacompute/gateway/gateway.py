@@ -8,6 +8,7 @@ itself.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -284,7 +285,7 @@ class Gateway:
             max_bytes=int(self.config.max_body_mb * MB),
             timeout_s=self.config.body_timeout_s,
         )
-        async with exchange.cancel_on_disconnect():
+        with exchange.cancel_on_disconnect():
             found = await self._read(exchange, body)
             request = found.virtual
             if found.is_restricted:
@@ -326,7 +327,7 @@ class Gateway:
         self, exchange: Exchange, body: bytes, bound: CallBound | None, reason: str
     ) -> None:
         """Forward a request that is not voted on; its bound is known if it was judged."""
-        recorder = replace(self.account.recorder(exchange, "forward"), bound=bound)
+        recorder = self.account.recorder(exchange, "forward", bound)
         virtual = self._voting.get(exchange.model)
         relay = self.relay if virtual is None else virtual.relay
         known = [voting.counts_all for voting in self._voting.values() if voting.relay is relay]
@@ -390,4 +391,4 @@ def _bodies_in_flight(config: Config) -> BodiesInFlight:
     """Return the limits on bodies; without client keys, all requests are of one client."""
     total = config.max_body_bytes_in_flight
     share = max(total * CLIENT_SHARE, config.max_body_mb * MB)
-    return BodiesInFlight(total, share if config.client_keys else total)
+    return BodiesInFlight(total, share if config.client_keys else math.inf)

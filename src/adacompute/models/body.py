@@ -204,8 +204,7 @@ def read_members(data: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
         found = decode(data)
     except (ValueError, RecursionError):
         return {}
-    values = {name: getattr(found, name) for name in names}
-    return {name: bytes(value) for name, value in values.items() if value is not empty}
+    return {name: bytes(value) for name in names if (value := getattr(found, name)) is not empty}
 
 
 def read_elements(data: bytes) -> list[bytes]:

@@ -8,7 +8,7 @@ request that was cancelled. The module knows nothing of what is sent, of statuse
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -18,6 +18,7 @@ from adacompute.core.errors import ConfigError, needs_extra
 
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Self
 
     import aiohttp
     import yarl
@@ -194,13 +195,41 @@ class HttpSession:
                 raise HttpError("too_large", message, cause="TooLarge", has_begun=True)
         return b"".join(parts)
 
-    async def chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """Yield the bytes of a reply as they arrive."""
+    def chunks(
+        self,
+        response: aiohttp.ClientResponse,
+        to_error: Callable[[HttpError], Exception] = lambda error: error,
+    ) -> AsyncIterator[bytes]:
+        """Return the bytes of a reply as they arrive; ``to_error`` translates its failure."""
+        return _Chunks(response.content.readany, self._errors, to_error)
+
+
+class _Chunks:
+    """What is read until nothing more comes; an asynchronous generator would be slower."""
+
+    __slots__ = ("_errors", "_read", "_to_error")
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[bytes]],
+        errors: tuple[type[Exception], ...],
+        to_error: Callable[[HttpError], Exception],
+    ) -> None:
+        self._read = read
+        self._errors = errors
+        self._to_error = to_error
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
         try:
-            async for chunk in response.content.iter_any():
-                yield chunk
+            chunk = await self._read()
         except self._errors as error:
-            raise _translate(error, has_begun=True) from None
+            raise self._to_error(_translate(error, has_begun=True)) from None
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
 
 
 @lru_cache(maxsize=64)
@@ -286,10 +315,11 @@ def _make_connector(**options: Any) -> aiohttp.BaseConnector:  # noqa: ANN401 - 
 
     async def connect_and_note(*request: Any, **options: Any) -> Any:  # noqa: ANN401 - as above
         acquired = await connect(*request, **options)
+        is_reused = acquired.protocol in used
+        if not is_reused:
+            used.add(acquired.protocol)
         if (connection := _CURRENT_CONNECTION.get(None)) is not None:
-            connection.is_acquired = True
-            connection.is_reused = acquired.protocol in used
-        used.add(acquired.protocol)
+            connection.is_acquired, connection.is_reused = True, is_reused
         return acquired
 
     connector.connect = connect_and_note  # type: ignore[method-assign]

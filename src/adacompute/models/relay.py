@@ -15,8 +15,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from adacompute.core.errors import ModelError, ModelTimeout
@@ -52,6 +53,7 @@ HOP_BY_HOP = frozenset(
 )
 _NOT_FORWARDED = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 _CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key", b"cookie"})
+_NOT_FORWARDED_WITHOUT_KEY = _NOT_FORWARDED | _CREDENTIALS
 _CHUNKED_WRITE_BYTES = 2**20
 _VALID_STATUSES = range(200, 600)
 _FAILED = 500
@@ -110,8 +112,7 @@ class Relay(SessionOwner):
         self._session = open_relay_session(self._timeouts)
         return self
 
-    @asynccontextmanager
-    async def send(
+    def send(
         self,
         method: str,
         path: str,
@@ -119,26 +120,20 @@ class Relay(SessionOwner):
         body: bytes,
         *,
         on_repeat: Callable[[], Awaitable[None]] | None = None,
-    ) -> AsyncIterator[RelayedResponse]:
+    ) -> AbstractAsyncContextManager[RelayedResponse]:
         """Send a request to a path below the base URL, including its query.
 
         ``on_repeat`` is called before a request is sent again; an error of it prevents that.
         """
         sent = self.request_headers(headers)
-        address, response = await self._open(method, path, sent, body, on_repeat)
-        try:
-            if response.status not in _VALID_STATUSES:
-                raise ConnectionInterrupted(
-                    f"{address.url} answered with the status {response.status}"
-                )
-            redact = self.redact if self._secret else None
-            kept, chunks = end_to_end_headers(response.raw_headers), self._read(response, address)
-            yield RelayedResponse(response.status, kept, chunks, redact)
-        finally:
-            # If the body is not read to its end, this closes the connection, so that the upstream
-            # can stop generating.
-            response.release()
-            address.n_open -= 1
+        return _Sending(self._open(method, path, sent, body, on_repeat), self._to_relayed)
+
+    def _to_relayed(self, address: Address, response: aiohttp.ClientResponse) -> RelayedResponse:
+        if response.status not in _VALID_STATUSES:
+            raise ConnectionInterrupted(f"{address.url} answered with the status {response.status}")
+        chunks = self._get_session().chunks(response, partial(self._record_lost, address))
+        kept = end_to_end_headers(response.raw_headers)
+        return RelayedResponse(response.status, kept, chunks, self.redact if self._secret else None)
 
     async def _open(
         self,
@@ -185,15 +180,9 @@ class Relay(SessionOwner):
         """Replace the API key in bytes that are shown to the client."""
         return data.replace(self._secret, b"***") if self._secret else data
 
-    async def _read(
-        self, response: aiohttp.ClientResponse, address: Address
-    ) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._get_session().chunks(response):
-                yield chunk
-        except HttpError as error:
-            self.addresses.record_failure(address)
-            raise self._to_error(error, address) from None
+    def _record_lost(self, address: Address, error: HttpError) -> ModelError:
+        self.addresses.record_failure(address)
+        return self._to_error(error, address)
 
     def _to_error(self, error: HttpError, address: Address) -> ModelError:
         if error.stage in {"connect_timeout", "timeout"}:
@@ -205,9 +194,9 @@ class Relay(SessionOwner):
     def request_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         """Headers to forward: without hop-by-hop headers and, unless configured, credentials."""
         given = list(headers)
-        removed = _NOT_FORWARDED | _connection_headers(given)
-        if not self._forward_key:
-            removed |= _CREDENTIALS
+        removed = _NOT_FORWARDED if self._forward_key else _NOT_FORWARDED_WITHOUT_KEY
+        if named := _connection_headers(given):
+            removed |= named
         kept = [(_decode(name), _decode(value)) for name, value in given if name not in removed]
         has_client_key = self._forward_key and any(name == "authorization" for name, _ in kept)
         if self._api_key and not has_client_key:
@@ -215,16 +204,49 @@ class Relay(SessionOwner):
         return kept
 
 
+class _Sending:
+    """A request that is sent when its block begins, and whose connection is free when it ends.
+
+    If the reply is not read to its end, the connection is closed, so that the upstream can stop
+    generating.
+    """
+
+    __slots__ = ("_address", "_opening", "_response", "_to_relayed")
+
+    def __init__(
+        self,
+        opening: Awaitable[tuple[Address, aiohttp.ClientResponse]],
+        to_relayed: Callable[[Address, aiohttp.ClientResponse], RelayedResponse],
+    ) -> None:
+        self._opening = opening
+        self._to_relayed = to_relayed
+
+    async def __aenter__(self) -> RelayedResponse:
+        self._address, self._response = await self._opening
+        try:
+            return self._to_relayed(self._address, self._response)
+        except BaseException:
+            await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._response.release()
+        self._address.n_open -= 1
+
+
 def end_to_end_headers(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Remove hop-by-hop headers, and headers with control characters."""
     lower = [(name.lower(), value) for name, value in headers]
-    removed = HOP_BY_HOP | _connection_headers(lower)
+    named = _connection_headers(lower)
+    removed = HOP_BY_HOP | named if named else HOP_BY_HOP
     return [(n, v) for n, v in lower if n not in removed and not _CONTROL_CHARS.search(v)]
 
 
 def _connection_headers(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """Headers that a Connection header names; Content-Length cannot be removed this way."""
     values = [value for name, value in headers if name == b"connection"]
+    if not values:
+        return frozenset()
     names = {name.strip().lower() for value in values for name in value.split(b",")}
     return frozenset(names - {b"content-length"})
 

@@ -157,8 +157,10 @@ class Account:
                 error=exchange.error,
             )
 
-    def recorder(self, exchange: Exchange, purpose: Purpose) -> CallRecorder:
-        """Return a recorder of the calls of a request."""
+    def recorder(
+        self, exchange: Exchange, purpose: Purpose, bound: CallBound | None = None
+    ) -> CallRecorder:
+        """Return a recorder of the calls of a request; ``bound`` is theirs, if it is known."""
         origin = CallOrigin(exchange.request_id, exchange.client, exchange.model, purpose)
 
         def on_start(bound: CallBound) -> None:
@@ -168,7 +170,7 @@ class Account:
             if charged.cost is not None:
                 exchange.cost = (exchange.cost or 0.0) + charged.cost
 
-        return CallRecorder(self.calls, origin, on_usage, on_start=on_start)
+        return CallRecorder(self.calls, origin, on_usage, bound=bound, on_start=on_start)
 
     def record_decision(self, engine: Engine, outcome: Outcome) -> None:
         """Record a request that was decided on."""

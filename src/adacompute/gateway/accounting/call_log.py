@@ -230,7 +230,7 @@ class Call(Attempt):
     @property
     def max_cost(self) -> float | None:
         """The most that the call can cost; None without token prices."""
-        return self._cost(self.bound.charge(None))
+        return None if self._prices is None else self._cost(self.bound.charge(None))
 
     def _settle(self, charged: CallUsage) -> None:
         """Replace what was reserved by what is charged, and record the end."""
@@ -239,7 +239,8 @@ class Call(Attempt):
                 self.reservation.release()
             self._log.record_end(self, charged)
             return
-        charged = replace(charged, cost=self._cost(charged))
+        if self._prices is not None:
+            charged = replace(charged, cost=self._cost(charged))
         if self.reservation is not None:
             self.reservation.settle(
                 {

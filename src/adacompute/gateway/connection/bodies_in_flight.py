@@ -90,21 +90,24 @@ class CountedBody:
         return self.rejection is None
 
     def assign(self, client: str) -> None:
-        """Count the body as one of a client."""
-        n_bytes = self._n_bytes
-        self.release()
-        self._client = client
-        self.add(n_bytes)
+        """Count the body as one of a client, if clients have a limit."""
+        if self._bodies.max_client_bytes < math.inf:
+            n_bytes = self._n_bytes
+            self.release()
+            self._client = client
+            self.add(n_bytes)
 
     def release(self) -> None:
         """Give the bytes back, when the request has ended."""
-        self._count(-self._n_bytes)
+        if self._n_bytes:
+            self._count(-self._n_bytes)
 
     def _count(self, n_bytes: int) -> None:
         self._n_bytes += n_bytes
         bodies = self._bodies
         bodies.n_bytes += n_bytes
-        bodies.peak_bytes = max(bodies.peak_bytes, bodies.n_bytes)
+        if bodies.n_bytes > bodies.peak_bytes:  # noqa: PLR1730 - faster than max
+            bodies.peak_bytes = bodies.n_bytes
         if self._client is not None:
             bodies.by_client[self._client] += n_bytes
             if bodies.by_client[self._client] == 0:

@@ -18,6 +18,16 @@ Headers = Iterable[tuple[bytes, bytes]]
 Rejection = tuple[int, str, str]
 """Why a request is rejected: a status, a message and a code."""
 
+_READ = frozenset(
+    {
+        b"host",
+        b"origin",
+        b"sec-fetch-site",
+        b"content-length",
+        b"content-type",
+        b"transfer-encoding",
+    }
+)
 _FOREIGN_SITES = ("cross-site", "same-site")
 
 
@@ -37,7 +47,7 @@ class BrowserChecks:
         """Return why a request is rejected, None if it is not."""
         if self.has_keys and not self.allowed_hosts:
             return None
-        values = {name: value.decode("latin-1") for name, value in headers}
+        values = {name: value.decode("latin-1") for name, value in headers if name in _READ}
         host = values.get(b"host", "")
         if not self._is_allowed_host(host):
             message = "the gateway does not answer to this Host"

@@ -14,11 +14,16 @@ from functools import partial
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    HttpToolsProtocol,
+)
 
 from adacompute.gateway.connection.bodies_in_flight import COUNTED_BODY, CountedBody
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
-from adacompute.gateway.connection.exchange import WATCH_DISCONNECT
+from adacompute.gateway.connection.exchange import WATCH_DISCONNECT, WRITE_REPLY, Headers, Send
 from adacompute.gateway.requests.openai_replies import write_error
 
 HEADERS_TIMEOUT_S = 30.0
@@ -37,6 +42,7 @@ FRAMING_SHARE = 4
 """Chunk sizes may take one byte for this many bytes of a body, beside ``max_header_bytes``."""
 
 BAD_REQUEST, TOO_MANY_REQUESTS, HEADERS_TOO_LARGE = 400, 429, 431
+_CODING_CHARS = len(b"transfer-encoding")
 RETRIED = (TOO_MANY_REQUESTS, 503)
 ANSWERED_BEFORE = (BAD_REQUEST, "the request was answered before", "unread_body")
 
@@ -91,26 +97,28 @@ class ClientProtocol(HttpToolsProtocol):
             self.n_framing += len(data)
         else:
             self.n_new = len(data)
-            if self.cycle is None or self.cycle.response_complete:
-                self._start_headers_timer(restart=False)
         self._parse(data)
         limit = self.limits.max_header_bytes
         if self.rejection is not None or self.transport.is_closing():
             return
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if self.is_in_head or (is_idle and not self.is_in_message):
+            self._start_headers_timer(restart=False)  # most heads arrive whole and need no timer
         if self.is_in_head and self.n_framing > limit + self.limits.max_request_line_bytes:
             self._reject(HEADERS_TOO_LARGE, "the headers are too large", "headers_too_large")
         elif self.is_in_message and self.n_framing > 2 * limit + self.n_body // FRAMING_SHARE:
             self._reject(BAD_REQUEST, "the chunks have too much framing", "framing_too_large")
 
     def on_message_begin(self) -> None:
-        """Start the timer of the request's headers."""
+        """Begin a request: the time for its headers starts with it."""
         self.is_in_head = self.is_in_message = True
         super().on_message_begin()
         self.scope[WATCH_DISCONNECT] = self.watch_disconnect  # type: ignore[literal-required]
+        self.scope[WRITE_REPLY] = self.write_reply  # type: ignore[literal-required]
         self.scope[COUNTED_BODY] = CountedBody(self.limits.bodies)  # type: ignore[literal-required]
         self.n_framing, self.n_new = self.n_new, 0
         self.n_head = self.n_body = self.n_discarded = 0
-        self._start_headers_timer()
+        self._stop_headers_timer()
 
     def on_url(self, url: bytes) -> None:
         """Collect the request target within its limit."""
@@ -127,7 +135,8 @@ class ClientProtocol(HttpToolsProtocol):
             self._stop_parsing(HEADERS_TOO_LARGE, message, "headers_too_large")
         if self.is_in_head:
             super().on_header(name, value)
-            if self.headers[-1][0] == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            is_coding = len(name) == _CODING_CHARS and name.lower() == b"transfer-encoding"
+            if is_coding and value.strip().lower() != b"chunked":
                 message = "the only transfer coding of a body that is accepted is chunked"
                 self._stop_parsing(BAD_REQUEST, message, "invalid_transfer_coding")
 
@@ -209,6 +218,31 @@ class ClientProtocol(HttpToolsProtocol):
             on_disconnect()
         self.on_disconnect = on_disconnect
         return self._stop_watching
+
+    def write_reply(self, send: Send, status: int, headers: Headers, body: bytes) -> bool:
+        """Write a whole reply at once; return False if it must be sent in uvicorn's two steps.
+
+        Those take twice the time, and two system calls, of which each may wake the client. A
+        ``send`` that is not uvicorn's own may change the reply, so it must get it.
+        """
+        cycle, names = self.answered, b"".join([name for name, _ in headers])
+        is_plain = not (HEADER_RE.search(names) or b"connection" in names)
+        if send != cycle.send:
+            return False
+        is_open = not (cycle.response_started or cycle.disconnected or self.flow.write_paused)
+        if not (is_plain and is_open) or HEADER_VALUE_RE.search(b"".join([v for _, v in headers])):
+            return False
+        head = [STATUS_LINE[status]]
+        for name, value in headers:
+            head += (name, b": ", value, b"\r\n")
+        head.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
+        self.transport.write(b"".join([*head, body]))
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
 
     def _stop_watching(self) -> None:
         self.on_disconnect = _ignore

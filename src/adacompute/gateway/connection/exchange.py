@@ -13,9 +13,8 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adacompute.gateway.connection.bodies_in_flight import (
     COUNTED_BODY,
@@ -26,9 +25,6 @@ from adacompute.gateway.connection.bodies_in_flight import (
 from adacompute.gateway.connection.time_limit import TimeLimit
 from adacompute.gateway.requests.openai_replies import write_error
 from adacompute.spending.attempts import MAX_TEXT_CHARS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -55,6 +51,12 @@ KEPT_PARAMETERS = re.compile(rb"(api-version|beta)=[\w.-]*")
 WATCH_DISCONNECT = "adacompute.watch_disconnect"
 """Member of the scope of a server that reports a disconnect without a task that waits for it."""
 
+WRITE_REPLY = "adacompute.write_reply"
+"""Member of the scope of a server that can write a whole reply at once."""
+
+WriteReply = Callable[[Send, int, Headers, bytes], bool]
+"""Takes where a reply would be sent, its status, headers and body; returns if it is written."""
+
 WatchDisconnect = Callable[[Callable[[], None]], Callable[[], object]]
 """Takes a function to call when the client disconnects; returns one that ends that."""
 
@@ -79,6 +81,33 @@ class ClientDisconnected(Exception):  # noqa: N818 - it names what happened
     """The client disconnected before its request was answered."""
 
 
+class CancelOnDisconnect:
+    """A context manager that cancels its block when ``watch`` reports that the client has left."""
+
+    __slots__ = ("_has_left", "_is_complete", "_stop_watching", "_task", "_watch")
+
+    def __init__(self, watch: WatchDisconnect, is_complete: Callable[[], bool]) -> None:
+        self._watch = watch
+        self._is_complete = is_complete
+        self._has_left = False
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._stop_watching = self._watch(self._cancel)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stop_watching()
+        if self._has_left and kind is asyncio.CancelledError:
+            if self._task is not None:
+                self._task.uncancel()
+            raise ClientDisconnected from None
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self._is_complete():
+            self._has_left = True
+            self._task.cancel()
+
+
 class Exchange:
     """One request in flight."""
 
@@ -91,6 +120,7 @@ class Exchange:
         self._receive = receive
         self._watch_disconnect: WatchDisconnect | None = scope.get(WATCH_DISCONNECT)
         self._counted: CountedBody | None = scope.get(COUNTED_BODY)
+        self._write_reply: WriteReply | None = scope.get(WRITE_REPLY)
         self._send = send
         self.model = NO_MODEL
         self.client = ""
@@ -217,32 +247,12 @@ class Exchange:
         if self._counted is not None:
             self._counted.release()
 
-    @asynccontextmanager
-    async def cancel_on_disconnect(self) -> AsyncIterator[None]:
-        """Cancel the block when the client disconnects, and raise ClientDisconnected.
+    def cancel_on_disconnect(self) -> CancelOnDisconnect:
+        """Cancel a block when the client disconnects, and raise ClientDisconnected.
 
         A client that disconnects after the full reply cancels nothing.
         """
-        task = asyncio.current_task()
-        has_left = False
-
-        def cancel() -> None:
-            nonlocal has_left
-            if task is not None and not self._is_complete:
-                has_left = True
-                task.cancel()
-
-        stop_watching = self._watch(cancel)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not has_left:
-                raise
-            if task is not None:
-                task.uncancel()
-            raise ClientDisconnected from None
-        finally:
-            stop_watching()
+        return CancelOnDisconnect(self._watch, lambda: self._is_complete)
 
     def _watch(self, on_disconnect: Callable[[], None]) -> Callable[[], object]:
         """Have a function called when the client disconnects; return what ends that."""
@@ -275,6 +285,10 @@ class Exchange:
         if status not in BODILESS:
             listed = [(name, value) for name, value in listed if name != b"content-length"]
             listed.append((b"content-length", b"%d" % len(data)))
+            write = None if self.method == "HEAD" else self._write_reply
+            if write is not None and write(self._send, status, listed, data):
+                self.status, self._is_complete = status, True
+                return
         await self.start(status, listed)
         await self.write(data, more=False)
 

@@ -11,7 +11,13 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from adacompute.models.body import MAX_ELEMENTS, count_elements, read_json, read_members
+from adacompute.models.body import (
+    MAX_ELEMENTS,
+    count_elements,
+    read_elements,
+    read_json,
+    read_members,
+)
 from adacompute.models.model import CallUsage, merge_usage, parse_usage
 from adacompute.models.openai_format import content_bytes
 
@@ -29,6 +35,7 @@ DECOMPRESSED = (b"gzip", b"x-gzip", b"deflate")
 
 _ANY_ZLIB = zlib.MAX_WBITS | 32
 _CONTENT = ("choices", "delta", "output", "content")
+_DOCUMENT_MEMBERS = ("usage", *_CONTENT)
 _EVENT_MEMBERS = ("type", "choices", "delta")
 _OUTER_MEMBERS = ("usage", "response", "message")
 _LAST_EVENTS = (
@@ -79,9 +86,12 @@ class UsageReader:
             return None
         if self._keep_body:
             self.kept += plain[:MAX_KEPT]
-        found = read_members(plain, ("usage", *_CONTENT))
+        found = read_members(plain, _DOCUMENT_MEMBERS)
+        usage = parse_usage({"usage": read_json(found.get("usage", b"null"))})
+        if usage.get("prompt_tokens") and usage.get("completion_tokens") and _has_one_choice(found):
+            return CallUsage.of(usage, n_samples=1)  # the text cannot contradict it
         n_choices = self._read_content(found, plain)
-        return self._to_usage(read_json(found.get("usage", b"null")), n_choices)
+        return self._to_usage(usage, n_choices)
 
     def feed(self, chunk: bytes) -> None:
         """Read the next chunk of a stream."""
@@ -98,15 +108,16 @@ class UsageReader:
         counts only if it came with the last event, because more may have been generated.
         """
         has_more = self._text_bytes > self._n_bytes_counted
+        usage = parse_usage({"usage": self._usage})
         if (is_broken and not self._is_final) or (self._usage and has_more):
-            return self._to_usage(self._usage, None, is_counted=False)
-        return self._to_usage(self._usage, len(self._indexes) or None)
+            return self._to_usage(usage, None, is_counted=False)
+        return self._to_usage(usage, len(self._indexes) or None)
 
     def _to_usage(
-        self, usage: object, n_choices: int | None, *, is_counted: bool = True
+        self, usage: Mapping[str, Any], n_choices: int | None, *, is_counted: bool = True
     ) -> CallUsage:
         return CallUsage.of(
-            parse_usage({"usage": usage}),
+            usage,
             is_counted=is_counted and (self._counts_all or (n_choices or 1) == 1),
             n_samples=n_choices,
             text_bytes=self._text_bytes,
@@ -171,6 +182,12 @@ class UsageReader:
             self._n_bytes_counted = self._text_bytes
             has_no_choice = found.get("choices") == b"[]"
             self._is_final = has_no_choice or found.get("type") in _LAST_EVENTS
+
+
+def _has_one_choice(found: Mapping[str, bytes]) -> bool:
+    """Whether a document has exactly one choice, which need not be parsed to know that."""
+    choices = found.get("choices", b"")
+    return count_elements(choices) <= MAX_ELEMENTS and len(read_elements(choices)) == 1
 
 
 def decompress(headers: Iterable[tuple[bytes, bytes]], data: bytes, max_bytes: int) -> bytes | None:

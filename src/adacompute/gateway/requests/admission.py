@@ -6,7 +6,7 @@ It rejects and counts; it reads no bodies and sends nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from adacompute.gateway.requests.throttles import SharedCounts, Throttle, ThrottleLimits
@@ -19,6 +19,7 @@ MESSAGES = {
 """Messages for clients by the setting that rejects a request."""
 
 Rejection = tuple[int, str, str]
+_ADMITTED = nullcontext(None)
 
 
 class Admission:
@@ -34,13 +35,16 @@ class Admission:
             key: Throttle(one, shared, index) for index, (key, one) in enumerate(limits.items())
         }
 
-    @contextmanager
-    def admit(self, kind: str, name: str) -> Iterator[Rejection | None]:
+    def admit(self, kind: str, name: str) -> AbstractContextManager[Rejection | None]:
         """Count a request of a client or for a model; gives a rejection if it must wait."""
         throttle = self._throttles.get((kind, name))
-        if throttle is None:
-            yield None
-        elif (setting := throttle.rejection()) is not None:
+        if throttle is None or throttle.limits.is_unlimited:
+            return _ADMITTED
+        return self._admit_counted(throttle, kind)
+
+    @contextmanager
+    def _admit_counted(self, throttle: Throttle, kind: str) -> Iterator[Rejection | None]:
+        if (setting := throttle.rejection()) is not None:
             yield 429, MESSAGES[setting].format(kind=kind), f"{kind}_{setting}"
         else:
             with throttle.in_flight():

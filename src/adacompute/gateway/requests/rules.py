@@ -63,15 +63,15 @@ class Rules:
     caps: Sequence[CapRule] = ()
     paths: Collection[str] = ()
     terms: Terms = field(default_factory=Terms)
-    _known: dict[tuple[str, str | None], Limits] = field(
+    _known_limits: dict[tuple[str, str | None], Limits] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def limits_of(self, client: str, model: str | None) -> Limits:
         """Return the limits of a request of a client, for a virtual model or for another one."""
-        found = self._known.get((client, model))
+        found = self._known_limits.get((client, model))
         if found is None:
-            found = self._known[client, model] = self._find_limits(client, model)
+            found = self._known_limits[client, model] = self._find_limits(client, model)
         return found
 
     @property

@@ -174,7 +174,9 @@ class RequestModel:
         if self.request.path == RESPONSES:
             raw = SampledChoice(document, {}, (), _forwarded_headers(reply.headers))
             return [replace(reply.samples[0], raw=raw)]
-        choices = [choice for _, choice in parse_choices_with_source(document)]
+        choices = document["choices"]
+        if len(choices) > 1:  # in the order of the samples
+            choices = [choice for _, choice in parse_choices_with_source(document)]
         if not self.request.has_logprobs:
             choices = without_logprobs(choices)
         headers = _forwarded_headers(reply.headers)
