@@ -102,8 +102,8 @@ def _read(rules: Rules, arrival: Arrival, data: bytes) -> bytes:
     try:
         return pickle.dumps(read_request(rules, arrival, data).without_texts())
     except Forbidden as error:
-        told = {"message": str(error), "code": error.code, "param": error.param}
-        return pickle.dumps((Forbidden, told))
+        content = {"message": str(error), "code": error.code, "param": error.param}
+        return pickle.dumps((Forbidden, content))
     except (BadRequest, InvalidBody) as error:
         param = getattr(error, "param", getattr(error, "field", None))
         return pickle.dumps((BadRequest, {"message": str(error), "param": param}))

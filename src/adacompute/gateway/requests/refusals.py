@@ -1,6 +1,6 @@
 """Refusals: what is wrong with a request, or what its client may not ask for.
 
-They carry what the client is told. It knows nothing of requests.
+They carry the message for the client. It knows nothing of requests.
 """
 
 from __future__ import annotations
