@@ -223,6 +223,20 @@ def test_number_and_length_are_written_in_one_spelling(
     assert bound.completion_tokens == limit * sent.get("n", 1)
 
 
+def test_names_in_another_case_are_no_way_around_a_limit() -> None:
+    data = b'{"model": "other", "messages": [], "max_tokens": 9, "MAX_TOKENS": null}'
+    with pytest.raises(BadRequest):
+        read(CHAT, data)
+    data = b'{"model": "other", "messages": [], "max_to\\u212aens": null}'
+    sent, _ = read(CHAT, data).for_upstream(data)
+    assert json.loads(sent) == {"model": "other", "messages": [], "max_tokens": 50}
+    own = Rules(clients={"ann": ClientRules(models=["other"])})
+    with pytest.raises(BadRequest):
+        read(CHAT, b'{"model": "other", "MODEL": "dear"}', given=own)
+    with pytest.raises(Forbidden):
+        read(RESPONSES, {"Previous_Response_ID": "resp_1"}, given=Rules())
+
+
 def test_a_request_without_limits_is_not_judged() -> None:
     data = b'{"model":"other", "n": "60", "anything": 1, "anything": 2}'
     found = read(CHAT, data, given=Rules())

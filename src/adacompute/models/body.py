@@ -4,7 +4,8 @@ A gateway must forward what it received: fields it does not know, numbers as the
 order of everything. So a body is never serialised again. Fields that must change are replaced in
 the bytes, and every other byte stays. A body is parsed once, by the parser of Python's
 standard library, which is written in C, and within limits: on fields per object, on fields
-altogether, and none twice in one object, at any depth, because parsers differ on which one counts.
+altogether, and none twice in one object, at any depth, because parsers differ on which one counts;
+at the top, not even in upper and lower case.
 This is the only module that uses msgspec, by which values become types. It knows nothing of what
 the fields mean.
 
@@ -282,6 +283,7 @@ def _parse_object(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
         raise ValueError
     at, closed = opened.end(), _CLOSE.fullmatch(text, opened.end())
     fields: dict[str, Any] = {}
+    names: set[str] = set()  # some servers do not tell upper from lower case
     members: list[_Member] = []
     while closed is None:
         if text[at : at + 1] != '"':
@@ -291,8 +293,9 @@ def _parse_object(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
         if colon is None:
             raise ValueError
         value, end = decoder.scan_once(text, colon.end())  # type: ignore[attr-defined]
-        if name in fields:
+        if (folded := name.casefold()) in names:
             _refuse_twice(name)
+        names.add(folded)
         fields[name] = value
         members.append(_Member(name, at, colon.end(), end))
         n_left -= 1

@@ -156,6 +156,8 @@ def judge(
     tool_cost, n_tool_calls = _price_tools(fields, path, terms)
     if n_tool_calls:
         changes["max_tool_calls"] = n_tool_calls
+    known = types_of(terms.kind, path)
+    changes |= {name: DROP for name, value in fields.items() if value is None and name not in known}
     if OPTIONS in fields:
         changes[OPTIONS] = DROP
     return Judged(

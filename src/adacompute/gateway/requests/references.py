@@ -55,7 +55,8 @@ def check_stored(fields: Mapping[str, Any], path: str, allowed: Collection[str] 
     for name, value in fields.items():
         if value is None or value is False or name in allowed or name == "store":
             continue
-        if name in NAMES or (name in known and known[name].effect == "stored"):
+        plain = name.casefold()  # some servers do not tell upper from lower case
+        if plain in NAMES or (plain in known and known[plain].effect == "stored"):
             _refuse(name)
     if path == RESPONSES:
         _check_items(fields.get("input"))
@@ -79,7 +80,7 @@ def _check_items(items: object) -> None:
 
 
 def _check_object(found: Mapping[str, Any]) -> None:
-    names = [name for name in NAMES & found.keys() if found[name] is not None]
+    names = [name for name in found if name.casefold() in NAMES and found[name] is not None]
     if names:
         _refuse(min(names))
     if found.get("type") == "item_reference":
