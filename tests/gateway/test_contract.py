@@ -461,15 +461,15 @@ def data_limit(pid: int) -> int:
 
 def test_a_large_body_has_limits_on_its_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        bodies, arrival = LargeBodies(), Arrival("POST", f"/v1/{CHAT}", "ann")
-        data = json.dumps({"model": "other", **QUESTION[CHAT]}).encode()
+        bodies, arrival = LargeBodies(), Arrival("POST", f"/v1/{COMPLETIONS}", "ann")
+        data = b'{"model":"other","prompt":[%b]}' % b",".join([b"12345"] * 1_000_000)
         assert (await bodies.read(rules(), arrival, data)).judged is not None
         process = bodies._process
         assert process is not None
         assert data_limit(process.pid) == 2**31
-        monkeypatch.setattr(large_bodies, "TIMEOUT_S", 0.05)
-        with pytest.raises(BadRequest):
-            await bodies.read(rules(), arrival, LARGE["tokens"])
+        monkeypatch.setattr(large_bodies, "TIMEOUT_S", 0.01)
+        with pytest.raises(BadRequest, match=large_bodies.TOO_MUCH):
+            await bodies.read(rules(), arrival, data)
         assert await process.wait() < 0
 
     asyncio.run(main())
