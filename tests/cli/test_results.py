@@ -124,7 +124,6 @@ def test_calibration_gives_the_gain_in_points_with_its_interval(
     print_calibration(CALIBRATED)
     printed = " ".join(capsys.readouterr().out.split())
     assert "+4.2 points (95 % interval +2.8 to +5.6)" in printed
-    assert "Digest: 0123456789abcdef" in printed
     assert "33.6 %" in printed
     assert "1.759 to 1.981" in printed
     assert "1.87" in printed
