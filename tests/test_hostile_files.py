@@ -218,6 +218,12 @@ def test_a_document_that_would_fill_the_memory_is_refused(bundle: Path, data: by
         load_bundle(bundle)
 
 
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(bundle: Path) -> None:
+    os.truncate(bundle / TABLES, (256 << 20) + 1)
+    with refused(BundleError):
+        load_bundle(bundle)
+
+
 class Evil:
     """Touches a file when it is unpickled."""
 
@@ -571,3 +577,9 @@ def test_another_bundle_than_the_pinned_one_is_refused(bundle: Path) -> None:
         ada.load_policy(bundle, digest=digest)
     with refused(ConfigError):
         make_config(serve_options(bundle, bundle_digest="abc"))
+    serve = [sys.executable, "-m", "adacompute", "serve", "--bundle", str(bundle), "--budget", "2"]
+    serve += ["--base-url", "http://127.0.0.1:9/v1", "--bundle-digest", digest, "--port", "0"]
+    done = subprocess.run(serve, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert digest in done.stderr
+    assert "listening" not in done.stderr

@@ -27,6 +27,7 @@ from adacompute.gateway.accounting.metrics import (
     STORE_GAUGES,
 )
 from adacompute.gateway.error_replies import ERROR_CODES
+from adacompute.gateway.settings.config import Config
 from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,3 +121,63 @@ def test_every_code_of_an_error_is_listed() -> None:
 
 
 THROTTLED = ("max_concurrency", "requests_per_minute")
+
+
+SECURITY_PAGES = [ROOT / "SECURITY.md", ROOT / "docs" / "how-to" / "secure.md"]
+WITHOUT_CLAIMS = {"What is not covered"}
+"""Sections of these pages that promise nothing."""
+
+NOT_TESTED = "not tested"
+NAMED_TEST = re.compile(r"`(test_\w+)`")
+HEADING = re.compile(r"^#+ (.+)$\n", re.MULTILINE)
+ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+BULLET = re.compile(r"^- .*(?:\n  .*)*", re.MULTILINE)
+
+
+def find_tests() -> set[str]:
+    """Names of all tests in the repository."""
+    sources = (path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    return {name for text in sources for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
+
+
+def table_rows(text: str) -> list[str]:
+    """Rows of the tables of a page, without their headings and the lines below them."""
+    rows = ROW.findall(text)
+    lines = {number for number, row in enumerate(rows) if set(row) <= set("|-")}
+    return [row for number, row in enumerate(rows) if not {number, number + 1} & lines]
+
+
+def claims(page: Path) -> list[str]:
+    """Rows of tables and bullets of a page, in sections that promise something."""
+    _, *parts = HEADING.split(page.read_text())
+    found = []
+    for title, text in zip(parts[::2], parts[1::2], strict=True):
+        if title not in WITHOUT_CLAIMS:
+            found += [*table_rows(text), *BULLET.findall(text)]
+    return found
+
+
+@pytest.mark.parametrize("page", SECURITY_PAGES, ids=lambda page: page.name)
+def test_every_claim_about_security_names_a_test_or_says_that_it_has_none(page: Path) -> None:
+    found = claims(page)
+    assert len(found) > 10
+    assert [one for one in found if not NAMED_TEST.search(one) and NOT_TESTED not in one] == []
+    assert set(NAMED_TEST.findall(page.read_text())) - find_tests() == set()
+
+
+def test_limits_on_the_page_about_security_are_the_defaults() -> None:
+    defaults = {field.name: field.default for field in fields(Config)}
+    compared = set()
+    for row in table_rows(SECURITY_PAGES[1].read_text()):
+        _, first, shown, *_ = row.split("|")
+        names = [
+            name
+            for name in re.findall(r"`(\w+)`", first)
+            if type(defaults.get(name)) in (int, float)
+        ]
+        numbers = [float(one.replace(",", "")) for one in re.findall(r"\d[\d,]*\.?\d*", shown)]
+        for name, number in zip(names, numbers, strict=bool(names)):
+            in_bytes = number * 1e6 if name.endswith("_bytes_in_flight") else number
+            assert defaults[name] == in_bytes, name
+            compared.add(name)
+    assert len(compared) > 10

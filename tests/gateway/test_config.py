@@ -159,6 +159,8 @@ def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:
 
 def test_a_public_gateway_needs_client_keys() -> None:
     config = {"base_url": "http://127.0.0.1:1/v1", "host": "0.0.0.0"}  # noqa: S104 - the point
+    with pytest.raises(ConfigError):
+        make_config(config)
     assert make_config({**config, "client_keys": {"ann": DIGEST.upper()}}).client_keys == {
         "ann": DIGEST
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ from typing import Any, get_args
 
 import pytest
 
+from adacompute.gateway.requests import large_bodies
 from adacompute.gateway.requests.contract import Limits, Terms
 from adacompute.gateway.requests.fields import (
     CHAT,
@@ -22,6 +25,7 @@ from adacompute.gateway.requests.fields import (
     describe,
     length_fields,
 )
+from adacompute.gateway.requests.large_bodies import LargeBodies
 from adacompute.gateway.requests.reading import Arrival, ReadRequest, read_request
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.requests.rules import CapRule, ClientRules, ModelRules, Rules
@@ -143,50 +147,56 @@ UNBOUNDED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("path", "fields", "param"),
+    ("path", "fields", "param", "status"),
     [
-        (CHAT, {"n": "60"}, "n"),
-        (CHAT, {"n": 2.0}, "n"),
-        (CHAT, {"n": True}, "n"),
-        (CHAT, {"n": 0}, "n"),
-        (CHAT, {"n_cmpl": 60}, "n"),
-        (CHAT, {"max_tokens": "300"}, "max_tokens"),
-        (COMPLETIONS, {"prompt": [{"prompt_string": "a"}]}, "prompt"),
-        (COMPLETIONS, {"prompt": ["a", 1]}, "prompt"),
-        (COMPLETIONS, {"prompt": ["a"] * 9}, "prompt"),
-        (COMPLETIONS, {"prompt": ["a"] * 3, "n": 3}, "prompt"),
-        (COMPLETIONS, {"best_of": 9}, "n"),
-        (CHAT, {"service_tier": "priority"}, "service_tier"),
-        (RESPONSES, {"tools": [{"type": "web_search"}]}, "tools"),
-        (CHAT, {"web_search_options": {}}, "web_search_options"),
-        (CHAT, {"modalities": ["text", "audio"]}, "modalities"),
-        (CHAT, {"prediction": {"type": "content", "content": "x"}}, "prediction"),
-        (CHAT, {"models": ["dear"]}, "models"),
-        (CHAT, {"fallbacks": ["dear"]}, "fallbacks"),
-        (CHAT, {"api_base": "http://127.0.0.1:1"}, "api_base"),
-        (CHAT, {"chat_template": "{% for i in range(9) %}x{% endfor %}"}, "chat_template"),
-        (CHAT, {"use_beam_search": True}, "use_beam_search"),
-        (CHAT, {"anything": 1}, "anything"),
-        (CHAT, {"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs"),
-        (CHAT, {"chat_template_kwargs": {"documents": ["x"]}}, "chat_template_kwargs"),
-        (CHAT, {"thinking": {"budget_tokens": 9_000}}, "thinking"),
-        (CHAT, {"reasoning": {"max_tokens": 9_000}}, "reasoning"),
-        (CHAT, {"n": 10**400}, "n"),
-        (CHAT, {"model": "tool:web_search"}, "model"),
-        (RESPONSES, {"tools": [{"type": []}]}, "tools"),
-        (RESPONSES, {"tools": [{"googleSearch": {}}]}, "tools"),
-        (CHAT, {"tools": [{"type": "function", "googleSearch": {}}]}, "tools"),
-        (RESPONSES, {"input": [{"type": []}, "x"]}, "input"),
-        (EMBEDDINGS, {"input": [{"image": "http://127.0.0.1:1"}]}, "prompt"),
-        *((CHAT, {"messages": [one]}, "content") for one in UNBOUNDED),
+        (CHAT, {"n": "60"}, "n", 400),
+        (CHAT, {"n": 2.0}, "n", 400),
+        (CHAT, {"n": True}, "n", 400),
+        (CHAT, {"n": 0}, "n", 400),
+        (CHAT, {"n_cmpl": 60}, "n", 403),
+        (CHAT, {"max_tokens": "300"}, "max_tokens", 400),
+        (COMPLETIONS, {"prompt": [{"prompt_string": "a"}]}, "prompt", 400),
+        (COMPLETIONS, {"prompt": ["a", 1]}, "prompt", 400),
+        (COMPLETIONS, {"prompt": ["a"] * 9}, "prompt", 403),
+        (COMPLETIONS, {"prompt": ["a"] * 3, "n": 3}, "prompt", 403),
+        (COMPLETIONS, {"best_of": 9}, "n", 403),
+        (CHAT, {"service_tier": "priority"}, "service_tier", 403),
+        (RESPONSES, {"tools": [{"type": "web_search"}]}, "tools", 403),
+        (CHAT, {"web_search_options": {}}, "web_search_options", 403),
+        (CHAT, {"modalities": ["text", "audio"]}, "modalities", 403),
+        (CHAT, {"prediction": {"type": "content", "content": "x"}}, "prediction", 403),
+        (CHAT, {"models": ["dear"]}, "models", 403),
+        (CHAT, {"fallbacks": ["dear"]}, "fallbacks", 403),
+        (CHAT, {"api_base": "http://127.0.0.1:1"}, "api_base", 403),
+        (CHAT, {"chat_template": "{% for i in range(9) %}x{% endfor %}"}, "chat_template", 403),
+        (CHAT, {"use_beam_search": True}, "use_beam_search", 403),
+        (CHAT, {"anything": 1}, "anything", 400),
+        (
+            CHAT,
+            "content",
+            403,
+        ),
+        (CHAT, {"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs", 403),
+        (CHAT, {"chat_template_kwargs": {"documents": ["x"]}}, "chat_template_kwargs", 400),
+        (CHAT, {"thinking": {"budget_tokens": 9_000}}, "thinking", 403),
+        (CHAT, {"reasoning": {"max_tokens": 9_000}}, "reasoning", 403),
+        (CHAT, {"n": 10**400}, "n", 400),
+        (CHAT, {"model": "tool:web_search"}, "model", 400),
+        (RESPONSES, {"tools": [{"type": []}]}, "tools", 403),
+        (RESPONSES, {"tools": [{"googleSearch": {}}]}, "tools", 403),
+        (CHAT, {"tools": [{"type": "function", "googleSearch": {}}]}, "tools", 403),
+        (RESPONSES, {"input": [{"type": []}, "x"]}, "input", 400),
+        (EMBEDDINGS, {"input": [{"image": "http://127.0.0.1:1"}]}, "prompt", 400),
+        *((CHAT, {"messages": [one]}, "content", 403) for one in UNBOUNDED),
     ],
 )
 def test_a_judged_request_is_refused_by_the_name_of_the_field(
-    path: str, fields: dict[str, Any], param: str
+    path: str, fields: dict[str, Any], param: str, status: int
 ) -> None:
     with pytest.raises(BadRequest) as caught:
         read(path, fields)
     assert caught.value.param == param
+    assert isinstance(caught.value, Forbidden) == (status == 403)
 
 
 @pytest.mark.parametrize(
@@ -379,12 +389,15 @@ def test_a_tier_and_a_hosted_tool_are_allowed_at_their_price() -> None:
     data = b'{"model": "other", "input": "2?", "tools": [{"type": "web_search"}]}'
     sent, bound = read(RESPONSES, data, given=given).for_upstream(data)
     assert bound is not None
-    assert bound.extra_cost == 7 * json.loads(sent)["max_tool_calls"]
+    n_calls = json.loads(sent)["max_tool_calls"]
+    assert (n_calls, bound.extra_cost) == (8, 7 * 8)
+    assert bound.prompt_tokens >= 8 * 16_384
 
 
 def test_an_operator_may_allow_a_field() -> None:
     given = Rules(Limits(max_samples=2), terms=Terms(allowed_fields=frozenset({"anything"})))
     read(CHAT, {"anything": 1}, given=given)
+    read(CHAT, {"another": None}, given=given)
 
 
 def test_an_image_counts_as_many_tokens_of_the_prompt() -> None:
@@ -415,7 +428,8 @@ def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ask(
     port: int, fields: dict[str, Any], path: str = CHAT, key: str = ANN, **headers: str
 ) -> GatewayReply:
-    data = json.dumps({"model": "other", **QUESTION[path], **fields}).encode()
+    asked = QUESTION[path.partition("?")[0]]
+    data = json.dumps({"model": "other", **asked, **fields}).encode()
     given = [("Authorization", f"Bearer {key}"), ("Content-Type", "application/json")]
     given += [(name.replace("_", "-"), value) for name, value in headers.items()]
     return send(port, "POST", f"/v1/{path}", headers=given, body=data)
@@ -479,8 +493,12 @@ def test_headers_that_choose_a_payer_or_target_are_removed(
         "x_portkey_config": "c",
         "X_Trace": "kept",
     }
-    assert ask(judging, {}, **chosen).status == 200
+    assert ask(judging, {}, f"{CHAT}?provider=x&api-version=7&beta=1", **chosen).status == 200
     (received,) = upstream.received
+    assert received.target == f"/v1/{CHAT}?api-version=7&beta=1"
+    metrics = send(judging + 1, "GET", "/metrics").body.decode()
+    (removed,) = re.findall(r"^adacompute_removed_headers_total (\S+)$", metrics, re.MULTILINE)
+    assert float(removed) >= 5  # four headers and a parameter
     names = {name.lower() for name, _ in received.headers}
     assert "x-trace" in names
     assert received.values("content-type") == ["application/json"]
@@ -534,3 +552,25 @@ def test_other_requests_do_not_wait_for_a_large_body(
             waits.append(time.perf_counter() - begun)
     assert {reply.result().status for reply in replies} <= {200, 400}
     assert max(waits) <= MAX_HEALTH_S
+
+
+def data_limit(pid: int) -> int:
+    """Bytes of memory that a process may use."""
+    limits = Path(f"/proc/{pid}/limits").read_text()
+    return int(re.findall(r"Max data size +(\d+)", limits)[0])
+
+
+def test_a_large_body_has_limits_on_its_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        bodies, arrival = LargeBodies(), Arrival("POST", f"/v1/{COMPLETIONS}", "ann")
+        data = b'{"model":"other","prompt":[%b]}' % b",".join([b"12345"] * 1_000_000)
+        assert (await bodies.read(rules(), arrival, data)).judged is not None
+        process = bodies._process
+        assert process is not None
+        assert data_limit(process.pid) == 2**31
+        monkeypatch.setattr(large_bodies, "TIMEOUT_S", 0.01)
+        with pytest.raises(BadRequest, match=large_bodies.TOO_MUCH):
+            await bodies.read(rules(), arrival, data)
+        assert await process.wait() < 0
+
+    asyncio.run(main())

@@ -113,6 +113,24 @@ def test_a_stalled_program_does_not_cost_every_request_its_time_limit(
     assert 'reason="circuit_open"' in metrics
 
 
+def test_a_grader_program_inherits_no_secret(
+    launch: Callable[..., AbstractContextManager[int]], upstream: ScriptedServer, tmp_path: Path
+) -> None:
+    secret, program, note = "sk-a-secret-of-the-environment", tmp_path / "g.py", tmp_path / "note"
+    program.write_text(
+        "import json, os, sys\n"
+        f"open({str(note)!r}, 'w').write(str(dict(os.environ)))\n"
+        "for line in sys.stdin:\n    print(json.dumps({'answer': '4'}), flush=True)\n"
+    )
+    upstream.answer(reply("4"))
+    settings = 'allowed_hosts = ["${A_SECRET}"]\n' + MODEL
+    settings = settings.replace("{grader}", f"cmd:{sys.executable} {program}")
+    with launch(settings=settings, A_SECRET=secret, ANOTHER="inherited") as port:
+        assert answers(ask(port, "graded")) == ["4", "4"]
+    assert "inherited" in note.read_text()
+    assert secret not in note.read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_ends_everything_in_time(workers: int) -> None:

@@ -31,7 +31,7 @@ from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.graders.grader import load_grader
-from adacompute.models.body import DROP, Body, InvalidBody
+from adacompute.models.body import DROP, MAX_FIELDS, MAX_FIELDS_IN_ALL, Body, InvalidBody
 from adacompute.models.failures import Failure
 from adacompute.models.model import CallUsage, merge_usage, sum_usage
 from adacompute.models.openai import Upstream
@@ -351,6 +351,21 @@ def test_a_long_answer_does_not_block_other_requests(
     answer, longest = beside(gateway, lambda: ask(gateway))
     assert answer.status == 200
     assert longest < MAX_SHARE * (time.monotonic() - begun)
+
+
+@pytest.mark.parametrize(
+    ("n_objects", "n_fields"), [(1, MAX_FIELDS), (MAX_FIELDS_IN_ALL // 64 - 1, 64)]
+)
+def test_the_fields_of_a_body_are_limited(n_objects: int, n_fields: int) -> None:
+    def body(n_more: int) -> bytes:
+        first = {f"f{number}": 1 for number in range(n_fields + n_more)}
+        others = [{f"f{number}": 1 for number in range(n_fields)}] * (n_objects - 1)
+        filler = {f"g{number}": 1 for number in range(n_fields - 1)} if others else {}
+        return json.dumps({"x": [first, *others], **filler}).encode()
+
+    assert Body.parse(body(0)) is not None
+    with pytest.raises(InvalidBody):
+        Body.parse(body(1))
 
 
 # What is said to a socket.
@@ -820,6 +835,31 @@ def test_half_a_surrogate_pair_can_be_answered_and_logged(
     assert all(json.loads(answer.body)["choices"][0]["message"] for answer in answers)
 
 
+@pytest.mark.parametrize("texts", [True, False])
+def test_texts_are_stored_only_if_enabled(
+    texts: bool,  # noqa: FBT001 - a parameter of the test
+    upstream: ScriptedServer,
+    policies: Path,
+    tmp_path: Path,
+) -> None:
+    model = {"bundle": str(policies / "two"), "budget": 2, "model": "real", "grader": "numeric"}
+    config = {
+        "base_url": upstream.base_url,
+        "probe": False,
+        "models": {"thrifty": model},
+        "log": {"directory": str(tmp_path / "log"), **({"texts": True} if texts else {})},
+        "calls": {"directory": str(tmp_path / "calls")},
+    }
+    said = json.dumps({"choices": [{"message": {"content": "a secret completion: 4"}}]})
+    upstream.answer(ScriptedReply(200, [JSON], [said.encode()]))
+    with serve_gateway(make_config(config)) as port:
+        assert ask(port, "a secret question: 2+2?").status == 200
+        assert ask(port, "a secret question: 2+2?", model="other").status == 200
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"samples_used" in stored
+    assert (b"secret completion" in stored, b"secret question" in stored) == (texts, texts)
+
+
 ODD_USAGE = [
     {"prompt_tokens": "many", "completion_tokens": None},
     {"prompt_tokens": {"a": 1}, "completion_tokens": [1]},
@@ -889,6 +929,22 @@ def test_a_client_that_leaves_with_requests_waiting_ends_the_one_being_answered(
     assert ask(strict, model="other").status == 200
     assert "ASGI" not in caplog.text
     assert "exception" not in caplog.text
+
+
+def test_requests_beyond_the_largest_number_are_refused(upstream: ScriptedServer) -> None:
+    release = threading.Event()
+    upstream.answer(ScriptedReply(200, [JSON], [release, b"{}"]))
+    config = {"base_url": upstream.base_url, "max_concurrency": 1, "check_upstream": False}
+    with serve_gateway(make_config(config)) as port:
+        first = threading.Thread(target=ask, args=(port,))
+        first.start()
+        while not upstream.received:
+            time.sleep(0.01)
+        refused = ask(port)
+        release.set()
+        first.join()
+        served = ask(port)
+    assert (refused.status, served.status) == (503, 200)
 
 
 @contextmanager

@@ -185,6 +185,19 @@ def test_a_request_may_set_its_own_budget(
         assert len(upstream.received) == drawn
 
 
+@pytest.mark.parametrize(("settings", "drawn"), [({"max_samples": 2}, 2), ({}, 64)])
+def test_a_vote_draws_no_more_samples_than_allowed(
+    tmp_path: Path, settings: dict[str, Any], drawn: int
+) -> None:
+    policy = RulePolicy("test", make_levels((1, 70)), (FixedRule(70),), PriceSchedule((0.1,)))
+    frontier = (FrontierPoint(1.0, 0.1, 1.0, 1.0, 1.0, 0.5, 0.4, 0.6, 1.0),)
+    save_bundle(Bundle(policy, frontier=frontier), tmp_path / "p")
+    with serving(tmp_path / "p", **settings) as (upstream, port):
+        upstream.answer(*(reply(str(n)) for n in range(70)))
+        assert ask(port).values("x-adacompute-samples") == [str(drawn)]
+        assert len(upstream.received) == drawn
+
+
 def test_a_sample_sends_the_clients_headers_and_query(three: Path) -> None:
     given = [("OpenAI-Organization", "org-1"), ("Authorization", "Bearer mine"), ("X-Trace", "t")]
     body = b'{"model": "virtual", "messages": [{"role": "user", "content": "2?"}]}'

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Sample, Settings, Timeouts
+from adacompute.models.messages import (
+    Capabilities,
+    Prompt,
+    RetryPolicy,
+    Sample,
+    Settings,
+    Timeouts,
+    find_kind,
+)
 
 HELLO = ({"role": "user", "content": "hello"},)
 
@@ -176,3 +184,18 @@ def test_times_and_attempts_out_of_bounds_are_refused() -> None:
         RetryPolicy(max_attempts=0)
     with pytest.raises(ConfigError, match="initial_wait_s"):
         RetryPolicy(initial_wait_s=2, max_wait_s=1)
+
+
+@pytest.mark.parametrize(
+    ("document", "kind"),
+    [
+        ({"system_fingerprint": "fp_ollama"}, "ollama"),
+        ({"timings": {}}, "llama.cpp"),
+        ({"prompt_logprobs": None, "service_tier": None}, "vllm"),
+        ({"service_tier": "default", "system_fingerprint": "fp_1"}, "openai"),
+        ({"choices": []}, "generic"),
+        ([], "generic"),
+    ],
+)
+def test_the_kind_of_a_server_is_known_by_its_replies(document: object, kind: str) -> None:
+    assert find_kind(document) == kind

@@ -18,6 +18,7 @@ from adacompute.core import errors
 from adacompute.core.errors import BundleError, ConfigError, DataError, InfeasibleBudget
 from adacompute.models.messages import Settings
 from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundle_files import find_digest
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.fit import fit_run
 from adacompute.stages.import_samples import import_samples
@@ -159,6 +160,19 @@ def test_command_line_prints_the_verdict_and_the_next_command(many: Path, tmp_pa
     assert document["steps_skipped"] == STEPS
     wrong = CliRunner().invoke(cli, [*words, "--samples", "3"])
     assert (wrong.exit_code, "--samples" in wrong.output) == (2, True)
+
+
+def test_commands_that_write_a_bundle_print_its_digest(many: Path, tmp_path: Path) -> None:
+    run, bundle = str(tmp_path / "run"), tmp_path / "b"
+    rule = ["--policy", "early-stopping", "--levels", "1,2,4", "--out", str(bundle)]
+    for words in (
+        ["fit", str(many), *rule, "--run", run, "--budget", "2"],
+        ["train", run, *rule],
+        ["calibrate", run, "--bundle", str(bundle), "--budget", "2"],
+    ):
+        shown = CliRunner().invoke(cli, words)
+        assert shown.exit_code == 0, shown.output
+        assert f"Digest: {find_digest(bundle)}" in shown.output.splitlines()
 
 
 def test_next_command_serves_a_gain_and_evaluates_without_one(
