@@ -171,11 +171,6 @@ UNBOUNDED: list[dict[str, Any]] = [
         (CHAT, {"chat_template": "{% for i in range(9) %}x{% endfor %}"}, "chat_template", 403),
         (CHAT, {"use_beam_search": True}, "use_beam_search", 403),
         (CHAT, {"anything": 1}, "anything", 400),
-        (
-            CHAT,
-            "content",
-            403,
-        ),
         (CHAT, {"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs", 403),
         (CHAT, {"chat_template_kwargs": {"documents": ["x"]}}, "chat_template_kwargs", 400),
         (CHAT, {"thinking": {"budget_tokens": 9_000}}, "thinking", 403),
@@ -304,6 +299,9 @@ def test_names_that_a_client_defines_are_no_references() -> None:
     items = items[:-1]
     read(RESPONSES, {"tools": [tool], "input": items})
     read(CHAT, {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]})
+    parsed = {"role": "assistant", "content": "x", "parsed": {"uuid": "u"}}
+    read(CHAT, {"messages": [parsed], "guided_json": schema})
+    read(CHAT, {"messages": [parsed], "guided_json": schema}, given=Rules())
 
 
 @pytest.mark.parametrize(
@@ -348,9 +346,10 @@ def test_a_body_that_others_may_understand_is_refused_where_something_is_restric
     )
     with pytest.raises(BadRequest):
         read(CHAT, data, given=capped)
-    arrival = Arrival("POST", "/v1/responses", "ann", coding="gzip")
-    with pytest.raises(BadRequest, match="compressed"):
-        read_request(Rules(), arrival, STORED_BODY.encode())
+    for path in (RESPONSES, CHAT):
+        arrival = Arrival("POST", f"/v1/{path}", "ann", coding="gzip")
+        with pytest.raises(BadRequest, match="compressed"):
+            read_request(Rules(), arrival, STORED_BODY.encode())
 
 
 def test_stored_prompts_have_no_bound_under_a_cap() -> None:

@@ -252,7 +252,6 @@ OTHERS = [
     Shape("post-empty", b"", REPLIES["json"], "POST", "/v1/batches/b/cancel", ()),
     Shape("headers", chat(), REPLIES["json"], headers=ODD_HEADERS),
     Shape("no-type", chat(), REPLIES["json"], headers=()),
-    Shape("gzip", gzip.compress(chat(), mtime=0), REPLIES["json"], headers=(JSON, GZIP)),
 ]
 
 

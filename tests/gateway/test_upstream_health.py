@@ -192,6 +192,7 @@ def test_without_a_virtual_model_the_last_model_that_answered_is_asked(
         assert [one.target for one in upstream.received if one.method == "GET"] == ["/v1/models"]
         upstream.answer(SUCCESS)
         assert ask(port, 1, b"known") == [200]
+        time.sleep(0.3)  # failures count again
         upstream.answer(fail_completions)
         ask(port, WINDOW)
         assert state(port) == (503, "upstream failing")
@@ -214,6 +215,19 @@ def test_a_cap_forbids_checks_and_refuses_nothing_else(
         assert ask(port, 2 * WINDOW) == [500] * (2 * WINDOW)
         assert state(port) == (503, "upstream failing")
         assert not any(b"Say yes." in one.body for one in upstream.received)
+
+
+def test_one_client_does_not_turn_readiness_off_again_and_again(
+    upstream: ScriptedServer, policies: Path
+) -> None:
+    config = settings_of(upstream.base_url, **model_settings(policies))
+    with serve_gateway(make_config(config)) as port:
+        upstream.answer(lambda one: SUCCESS if b"Say yes." in one.body else FAILURE)
+        ask(port, WINDOW)
+        wait_for(port, (200, "ready"))
+        ask(port, 3 * WINDOW)
+        assert state(port) == (200, "ready")
+        assert sum(b"Say yes." in one.body for one in upstream.received) == 1
 
 
 def test_the_check_can_be_turned_off(upstream: ScriptedServer, policies: Path) -> None:

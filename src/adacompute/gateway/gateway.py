@@ -39,22 +39,19 @@ from adacompute.gateway.error_replies import (
     send_internal_error,
     send_rejection,
 )
-from adacompute.gateway.forwarding.health_check import HealthCheck
+from adacompute.gateway.forwarding.health_check import HealthChecks
 from adacompute.gateway.forwarding.passthrough import (
     MAX_BUFFERED,
-    SUCCESS,
     forward,
     redact_error,
     without_coding,
 )
 from adacompute.gateway.forwarding.probing import needs_probe, probe_upstreams
-from adacompute.gateway.forwarding.upstream_health import UpstreamHealth
 from adacompute.gateway.forwarding.upstreams import Upstreams
 from adacompute.gateway.forwarding.usage_reader import decompress
 from adacompute.gateway.processes.operator_pages import READY
 from adacompute.gateway.requests.admission import Admission
 from adacompute.gateway.requests.clients import Clients
-from adacompute.gateway.requests.fields import CHAT, length_fields
 from adacompute.gateway.requests.large_bodies import LargeBodies, is_large
 from adacompute.gateway.requests.openai_replies import add_models
 from adacompute.gateway.requests.openai_requests import (
@@ -75,13 +72,13 @@ from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.grading_queues import GradingQueues
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.gateway.voting.voting import Voting
-from adacompute.models.messages import Capabilities, UpstreamKind
+from adacompute.models.messages import UpstreamKind
 from adacompute.spending.attempts import CallBound
 from adacompute.spending.registers import Register
 from adacompute.spending.token_prices import parse_token_prices
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST, FAILED = 200, 400, 404, 499, 500
+OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST = 200, 400, 404, 499
 
 
 class Gateway:
@@ -127,6 +124,7 @@ class Gateway:
         self._stack = AsyncExitStack()
         self._upstreams = Upstreams(config, self.account, self._stack)
         self._voting: dict[str, Voting] = {}
+        self._health = HealthChecks(self.account.calls)
         self._grading = GradingQueues(config, self.account.metrics)
 
     async def __aenter__(self) -> Self:
@@ -148,9 +146,13 @@ class Gateway:
             await engine.warm_up()
             self._voting[name] = Voting(engine, relays, self.account, config)
             self.account.register(engine)
-        upstreams = {name: one.engine.upstream for name, one in self._voting.items()}
-        self._check = HealthCheck(self.relay, self.account.calls, upstreams)
-        self._health = UpstreamHealth(self._check.run)
+        for upstream in (None, *config.upstreams):
+            served = {
+                name: one.engine.upstream
+                for name, one in self._voting.items()
+                if self.models[name].upstream == upstream
+            }
+            self._health.add(upstream, self._upstreams.relay(upstream), served)
         await self._spending.start([one.engine.held_budgets for one in self._voting.values()])
         self._set_terms()
         self._start_probe()
@@ -207,21 +209,16 @@ class Gateway:
             self._probing.add_done_callback(lambda _: self._set_terms())
 
     def _set_terms(self) -> None:
-        """Note of which kind the upstream is, and how it takes the length of a completion."""
+        """Note what is known of upstreams, and of the models at the gateway's own."""
         engines = [voting.engine for voting in self._voting.values()]
         upstreams = [upstream for engine in engines for upstream in engine.upstreams.values()]
-        if self.config.upstream_kind is not None:
-            given = cast("UpstreamKind", self.config.upstream_kind)
-            for upstream in upstreams:
-                upstream.capabilities = replace(upstream.capabilities, kind=given)
-        known = [upstream.capabilities for upstream in upstreams] or [Capabilities()]
-        kinds = {one.kind for one in known}
-        kind: UpstreamKind = known[0].kind if len(kinds) == 1 else "generic"
-        if self.config.upstream_kind is not None:
-            kind = cast("UpstreamKind", self.config.upstream_kind)
-        spellings = length_fields(kind, CHAT, known[0])
-        terms = replace(self._rules.terms, kind=kind, length_fields=spellings)
-        self._rules = replace(self._rules, terms=terms)
+        given = cast("UpstreamKind | None", self.config.upstream_kind)
+        for upstream in upstreams if given is not None else ():
+            upstream.capabilities = replace(upstream.capabilities, kind=given or "generic")
+        own = [one for one in upstreams if one.addresses is self.relay.addresses]
+        known = {one.model: one.capabilities for one in own}
+        kinds = {one.capabilities.kind for one in upstreams}
+        self._rules = self._rules.with_upstream(known, given, kinds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request below /v1."""
@@ -248,15 +245,12 @@ class Gateway:
             self.account.metrics.add_in_flight(-1)
             self.account.record_request(exchange)
             if self.config.check_upstream and exchange.method == "POST":
-                self._record_health(exchange)
+                self._health.record(self._upstream_of(exchange), exchange)
 
-    def _record_health(self, exchange: Exchange) -> None:
-        """Note whether the upstream served a request, unless it rejected it or was not asked."""
-        status = exchange.final_status
-        if status in SUCCESS:
-            self._check.note_success(exchange)
-        if exchange.error_code is None and (status in SUCCESS or status >= FAILED):
-            self._health.record(is_failure=status >= FAILED)
+    def _upstream_of(self, exchange: Exchange) -> str | None:
+        """Return the name of the upstream of a request; None is the gateway's own."""
+        virtual = self.models.get(exchange.model)
+        return None if virtual is None else virtual.upstream
 
     async def _serve_in_time(self, exchange: Exchange) -> None:
         """Serve a request; raise ModelTimeout if it takes longer than any request may."""
@@ -294,10 +288,15 @@ class Gateway:
             if exchange.method == "GET" and exchange.path == "/v1/models":
                 await self._list_models(exchange)
                 return
+            if request is not None:
+                exchange.model = request.model
+            if not self._health.admits(self._upstream_of(exchange)):
+                message = "the upstream fails repeatedly, so the request was not sent to it"
+                await self.reject(exchange, 503, message, "upstream_failing")
+                return
             if request is None:
                 await self._forward(exchange, *found.for_upstream(body), found.reason or "model")
                 return
-            exchange.model = request.model
             with self._admission.admit("model", request.model) as rejection:
                 if rejection is not None:
                     await self.reject(exchange, *rejection)
@@ -356,9 +355,6 @@ class Gateway:
         if not self.clients.allows_path(client, exchange.method, exchange.path):
             message = "this method and path are not allowed"
             return 403, message, "path_not_allowed"
-        if not self._health.admits():
-            message = "the upstream fails repeatedly, so the request was not sent to it"
-            return 503, message, "upstream_failing"
         return None
 
     async def reject(self, exchange: Exchange, status: int, message: str, code: str) -> None:

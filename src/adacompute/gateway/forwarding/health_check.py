@@ -17,8 +17,9 @@ from adacompute.core.errors import ModelError
 from adacompute.gateway.accounting.call_log import CallLog, CallOrigin, CallRecorder
 from adacompute.gateway.accounting.caps import CapReached, NotPriced
 from adacompute.gateway.connection.exchange import JSON, NO_MODEL, Exchange
-from adacompute.gateway.forwarding.passthrough import forward
+from adacompute.gateway.forwarding.passthrough import SUCCESS, forward
 from adacompute.gateway.forwarding.probing import NO_CLIENT
+from adacompute.gateway.forwarding.upstream_health import UpstreamHealth
 from adacompute.gateway.processes.logs import log
 from adacompute.gateway.requests.fields import CHAT, COMPLETIONS
 from adacompute.models.openai import Upstream
@@ -75,6 +76,43 @@ class HealthCheck:
         origin = CallOrigin("health", client=NO_CLIENT, model=name, purpose="probe")
         exchange = Exchange(scope, _receive, _discard)
         return (await forward(exchange, self.relay, body, CallRecorder(self.calls, origin))).status
+
+
+class HealthChecks:
+    """The health of all upstreams, by their names; the gateway's own has the name None."""
+
+    def __init__(self, calls: CallLog) -> None:
+        self._calls = calls
+        self._checks: dict[str | None, HealthCheck] = {}
+        self._healths: dict[str | None, UpstreamHealth] = {}
+
+    def add(self, name: str | None, relay: Relay, upstreams: Mapping[str, Upstream]) -> None:
+        """Add an upstream, with the clients of the virtual models that it serves."""
+        self._checks[name] = HealthCheck(relay, self._calls, upstreams)
+        self._healths[name] = UpstreamHealth(self._checks[name].run)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether every upstream that was asked lately fails."""
+        asked = [one for one in self._healths.values() if one.was_asked]
+        return bool(asked) and all(one.is_failing for one in asked)
+
+    def admits(self, name: str | None) -> bool:
+        """Whether a request may be sent to an upstream now."""
+        return self._healths[name].admits()
+
+    def record(self, name: str | None, exchange: Exchange) -> None:
+        """Note whether an upstream served a request, unless it rejected it or was not asked."""
+        status = exchange.final_status
+        if status in SUCCESS:
+            self._checks[name].note_success(exchange)
+        if exchange.error_code is None and (status in SUCCESS or status >= FIRST_FAILURE):
+            self._healths[name].record(is_failure=status >= FIRST_FAILURE)
+
+    async def close(self) -> None:
+        """Stop checking."""
+        for health in self._healths.values():
+            await health.close()
 
 
 def _write_body(path: str, model: str, limit: str) -> bytes:

@@ -4,7 +4,8 @@ When nine of the last ten requests failed, the gateway is not ready. It then che
 itself every few seconds, until a check succeeds or enough requests do. While checks fail too,
 requests are not admitted, except for one every few seconds that finds out whether the upstream
 fails for the check alone. A client whose own requests fail does not keep others out, because the
-check succeeds. It knows nothing of models or clients.
+check succeeds, and for some seconds after that failures do not count. It knows nothing of models or
+clients.
 """
 
 from __future__ import annotations
@@ -38,8 +39,13 @@ class UpstreamHealth:
         self._failures: deque[bool] = deque(maxlen=WINDOW)
         self._checking: asyncio.Task[None] | None = None
         self._has_failed_check = False
-        self._admitted_at = 0.0
+        self._admitted_at = self._trusted_until = 0.0
         self.is_failing = False
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether it is known of any request how it ended."""
+        return self.is_failing or bool(self._failures)
 
     def admits(self) -> bool:
         """Whether a request may be sent to the upstream now."""
@@ -52,7 +58,12 @@ class UpstreamHealth:
         return True
 
     def record(self, *, is_failure: bool) -> None:
-        """Note how a request to the upstream ended."""
+        """Note how a request to the upstream ended.
+
+        Failures right after a check that succeeded are those of one client's requests.
+        """
+        if is_failure and time.monotonic() < self._trusted_until:
+            return
         self._failures.append(is_failure)
         if not is_failure:
             self._has_failed_check = False
@@ -80,6 +91,7 @@ class UpstreamHealth:
             answers = await self._check()
             if self.is_failing and answers:
                 self._failures.clear()
+                self._trusted_until = time.monotonic() + CHECK_INTERVAL_S
                 self._recover()
             elif self.is_failing:
                 self._admitted_at = time.monotonic()

@@ -33,6 +33,7 @@ _MESSAGE_NAMES = frozenset(
         "reasoning_content",
         "reasoning_details",
         "annotations",
+        "parsed",
         "prefix",
         "partial",
         "cache_control",

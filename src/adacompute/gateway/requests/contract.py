@@ -38,6 +38,9 @@ TIER_SEPARATOR, TOOL_PREFIX = "@", "tool:"
 MAX_TOOL_CALLS, TOOL_TOKENS = 8, 16_384
 """Calls of hosted tools in one request, and tokens of a prompt that one is taken to add at most."""
 
+TOOL_PREAMBLE = 1_024
+"""Tokens that a template is taken to add at most to the prompt of a request with tools."""
+
 MAX_COUNT = 10**9
 """Largest number of samples or tokens that is taken for one."""
 
@@ -87,13 +90,15 @@ class Limits:
 class Terms:
     """What the operator and the upstream make of fields.
 
-    ``length_fields`` is the spelling in which the upstream takes the largest output of a chat.
+    ``length_fields`` is the spelling in which the upstream takes the largest output of a chat, and
+    ``known_lengths`` that of models of which more is known.
     ``tool_costs`` are the prices of hosted tools, in billionths, and ``tiers`` the service tiers
     that have a price, by the model that a client asks for.
     """
 
     kind: UpstreamKind = "generic"
     length_fields: tuple[str, ...] = ("max_tokens",)
+    known_lengths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allowed_fields: frozenset[str] = frozenset()
     tool_costs: Mapping[str, int] = field(default_factory=dict)
     tiers: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -104,7 +109,8 @@ class Judged:
     """A request that may be sent with some changes, and what it can use at most.
 
     ``n`` are the samples of one prompt. ``extra_tokens`` are those of the prompt that are not in
-    the body: of images and of the results of hosted tools, which have ``extra_cost``.
+    the body. Hosted tools may be called ``n_tool_calls`` times, at ``extra_cost``; after each call
+    the prompt is read again, with all results so far.
     """
 
     changes: Mapping[str, Any]
@@ -112,6 +118,7 @@ class Judged:
     n_prompts: int = 1
     max_tokens: int | None = None
     extra_tokens: int = 0
+    n_tool_calls: int = 0
     extra_cost: int = 0
     tier: str | None = None
 
@@ -127,7 +134,8 @@ def bound_call(
 ) -> CallBound:
     """Return the upper bound of a call for ``n`` samples of each prompt of a judged request."""
     name = model if judged.tier is None else f"{model}{TIER_SEPARATOR}{judged.tier}"
-    size = body_bytes + judged.extra_tokens
+    n_calls, size = judged.n_tool_calls, body_bytes + judged.extra_tokens
+    size = size * (n_calls + 1) + TOOL_TOKENS * n_calls * (n_calls + 1) // 2
     if path == EMBEDDINGS:
         return CallBound(name, size, 0)
     n_samples = n * judged.n_prompts
@@ -150,7 +158,8 @@ def judge(
         raise Forbidden("'store' is not allowed", "stored_member", param="store")
     tier = _check_prices(fields, terms, model)
     changes, n, n_prompts = _count_samples(fields, path, limits)
-    length, max_tokens = limit_output(fields, path, limits.max_output_tokens, terms.length_fields)
+    spellings = terms.known_lengths.get(model, terms.length_fields)
+    length, max_tokens = limit_output(fields, path, limits.max_output_tokens, spellings)
     changes |= length | _limit_thinking(fields, limits.max_output_tokens)
     n_images = count_images(fields, path) if limits.bounds_prompt else 0
     tool_cost, n_tool_calls = _price_tools(fields, path, terms)
@@ -165,7 +174,8 @@ def judge(
         n=n,
         n_prompts=n_prompts,
         max_tokens=max_tokens,
-        extra_tokens=n_images * IMAGE_TOKENS + n_tool_calls * TOOL_TOKENS,
+        extra_tokens=n_images * IMAGE_TOKENS + (TOOL_PREAMBLE if fields.get("tools") else 0),
+        n_tool_calls=n_tool_calls,
         extra_cost=tool_cost,
         tier=tier,
     )

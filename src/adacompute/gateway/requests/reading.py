@@ -7,6 +7,7 @@ body can be read in a process of its own. It sends nothing.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -37,6 +38,9 @@ MAX_SAMPLES = 64
 """Samples that one voted request may draw if no other limit is set."""
 
 _READS = ("GET", "HEAD")
+_ENCODED = re.compile(rb"\xff\xfe|\xfe\xff|.{0,3}\0", re.DOTALL)
+"""Beginnings of texts that are not plain UTF-8, which some servers decode."""
+
 _NO_RULES = ClientRules()
 
 
@@ -158,7 +162,7 @@ def _must_be_json(rules: Rules, arrival: Arrival, data: bytes) -> bool:
         return True
     if limits.allows_stored:
         return False
-    is_plain = data.lstrip()[:1] == b"{" and b"\0" not in data[:8]
+    is_plain = arrival.coding == "identity" and not _ENCODED.match(data)
     return path == RESPONSES or (
         path == CHAT and (not is_plain or any(map(data.__contains__, MARKS)))
     )

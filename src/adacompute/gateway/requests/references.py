@@ -44,7 +44,21 @@ MARKS = (
 )
 """What the bytes of a chat contain if it refers to stored data."""
 
-_OWN_NAMES = frozenset({"parameters", "schema", "json_schema", "input_schema", "annotations"})
+_OWN_NAMES = frozenset(
+    {
+        "parameters",
+        "schema",
+        "json_schema",
+        "input_schema",
+        "annotations",
+        "parsed",
+        "parsed_arguments",
+        "guided_json",
+        "structured_outputs",
+        "metadata",
+        "documents",
+    }
+)
 _SCHEMES = ("https:", "http:", "data:")
 _EMPTY_ITEM = frozenset({"id", "type", "status", "role"})
 
@@ -61,7 +75,7 @@ def check_stored(fields: Mapping[str, Any], path: str, allowed: Collection[str] 
     if path == RESPONSES:
         _check_items(fields.get("input"))
     for name, value in fields.items():
-        if name == "metadata" or (name in allowed):
+        if name in _OWN_NAMES or name in allowed:
             continue
         for found in _walk(value):
             _check_object(found)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from adacompute.gateway.requests.contract import TIER_SEPARATOR, TOOL_PREFIX, Limits, Terms
+from adacompute.gateway.requests.fields import CHAT, length_fields
+from adacompute.models.messages import Capabilities, UpstreamKind
 from adacompute.spending.token_prices import NANO, TokenPriceList
 
 if TYPE_CHECKING:
@@ -73,6 +75,27 @@ class Rules:
         if found is None:
             found = self._known_limits[client, model] = self._find_limits(client, model)
         return found
+
+    def with_upstream(
+        self,
+        known: Mapping[str, Capabilities],
+        given: UpstreamKind | None,
+        kinds: Collection[UpstreamKind],
+    ) -> Rules:
+        """Return the rules with what is known of upstreams.
+
+        ``given`` is the kind that the operator set, and ``kinds`` are those that were found. Of
+        models that are not ``known``, it is not known how they take the length of a completion.
+        """
+        found: UpstreamKind = next(iter(kinds)) if len(kinds) == 1 else "generic"
+        kind = given or found
+        terms = replace(
+            self.terms,
+            kind=kind,
+            length_fields=length_fields(kind, CHAT, Capabilities()),
+            known_lengths={model: length_fields(kind, CHAT, one) for model, one in known.items()},
+        )
+        return replace(self, terms=terms)
 
     @property
     def restricts_models(self) -> bool:

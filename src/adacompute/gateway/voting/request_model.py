@@ -145,6 +145,8 @@ class RequestModel:
         known = target.upstream.capabilities
         changes = self._changes(n, first, edits.model, known) | dict(edits.fields)
         fields = {**body.fields, **changes}
+        if edits.model != target.upstream.model:  # only the other one was probed
+            known = replace(known, max_tokens="unknown", max_completion_tokens="unknown")
         length, max_tokens = write_length(fields, path, self.max_output_tokens, known)
         payload = body.edit(changes | length)
         judged = self.request.judged or Judged({})
