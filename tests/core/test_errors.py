@@ -87,3 +87,10 @@ def test_check_installed_names_the_missing_library_and_the_extra() -> None:
     check_installed("json", "csv", extra="train")
     with pytest.raises(MissingExtra, match=r"no_such.* 'adacompute\[train\]'"):
         check_installed("json", "no_such", extra="train")
+
+
+def test_a_client_of_a_gateway_gets_no_advice_for_operators() -> None:
+    error = errors.ModelError("it has no log-probabilities: train another policy")
+    assert error.without_advice == str(error)
+    error.advice = ": train another policy"
+    assert error.without_advice == "it has no log-probabilities"

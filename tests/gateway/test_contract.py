@@ -29,6 +29,7 @@ from adacompute.gateway.requests.large_bodies import LargeBodies
 from adacompute.gateway.requests.reading import Arrival, ReadRequest, read_request
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.requests.rules import CapRule, ClientRules, ModelRules, Rules
+from adacompute.gateway.settings.upstream_settings import UpstreamConfig
 from adacompute.models.messages import Capabilities, UpstreamKind
 from adacompute.models.responses_format import RESPONSES
 from test_support.coercing_upstream import count_served, serve_coercing
@@ -355,6 +356,30 @@ def test_a_body_that_others_may_understand_is_refused_where_something_is_restric
 def test_stored_prompts_have_no_bound_under_a_cap() -> None:
     with pytest.raises(Forbidden):
         read(RESPONSES, {"previous_response_id": "resp_1"}, given=rules(allows_stored=True))
+
+
+def test_openai_is_known_by_its_address() -> None:
+    assert UpstreamConfig("https://api.openai.com/v1").is_openai
+    assert UpstreamConfig("https://x.openai.azure.com/openai/v1").is_openai
+    assert not UpstreamConfig("http://127.0.0.1:1/v1").is_openai
+    assert length_fields("openai", CHAT, KNOWN[0]) == ("max_completion_tokens",)
+
+
+def test_a_large_body_is_changed_as_a_small_one() -> None:
+    data = json.dumps(
+        {"model": "other", "messages": [{"role": "user", "content": "x" * 300_000}]}
+        | {"max_tokens": 100}
+    ).encode()
+
+    async def read_large() -> ReadRequest:
+        process = LargeBodies()
+        try:
+            return await process.read(rules(), Arrival("POST", f"/v1/{CHAT}", "ann"), data)
+        finally:
+            process.close()
+
+    found = asyncio.run(read_large())
+    assert found.for_upstream(data) == read(CHAT, data).for_upstream(data)
 
 
 def test_both_spellings_are_written_while_it_is_not_known_which_is_honoured() -> None:

@@ -52,7 +52,7 @@ from adacompute.gateway.forwarding.usage_reader import decompress
 from adacompute.gateway.processes.operator_pages import READY
 from adacompute.gateway.requests.admission import Admission
 from adacompute.gateway.requests.clients import Clients
-from adacompute.gateway.requests.large_bodies import LargeBodies, is_large
+from adacompute.gateway.requests.large_bodies import HUGE_BYTES, LargeBodies, is_large
 from adacompute.gateway.requests.openai_replies import add_models
 from adacompute.gateway.requests.openai_requests import (
     BUDGET_HEADER,
@@ -107,7 +107,7 @@ class Gateway:
         self._n_in_flight = 0
         self._names = tuple(models)
         self._rules = make_rules(config, models, price_lists[NO_MODEL])
-        self._large_bodies = LargeBodies()
+        self._large_bodies = LargeBodies(), LargeBodies()
         self.clients = Clients(config.client_keys, config.client_limits, config.allowed_paths)
         self.browser_checks = BrowserChecks(
             bool(config.client_keys), tuple(config.allowed_hosts), tuple(config.allowed_origins)
@@ -170,7 +170,8 @@ class Gateway:
         await asyncio.gather(*drained)
         await self._spending.close()
         await self._grading.close()
-        self._large_bodies.close()
+        for process in self._large_bodies:
+            process.close()
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
 
@@ -212,7 +213,8 @@ class Gateway:
         """Note what is known of upstreams, and of the models at the gateway's own."""
         engines = [voting.engine for voting in self._voting.values()]
         upstreams = [upstream for engine in engines for upstream in engine.upstreams.values()]
-        given = cast("UpstreamKind | None", self.config.upstream_kind)
+        by_address = "openai" if self.config.upstream().is_openai else None
+        given = cast("UpstreamKind | None", self.config.upstream_kind or by_address)
         for upstream in upstreams if given is not None else ():
             upstream.capabilities = replace(upstream.capabilities, kind=given or "generic")
         own = [one for one in upstreams if one.addresses is self.relay.addresses]
@@ -309,7 +311,8 @@ class Gateway:
         coding = exchange.header("content-encoding") or "identity"
         arrival = Arrival(exchange.method, exchange.path, exchange.client, budget, coding.lower())
         if is_large(body) and needs_parsing(self._rules, arrival, body):
-            return await self._large_bodies.read(self._rules, arrival, body)
+            process = self._large_bodies[len(body) > HUGE_BYTES]
+            return await process.read(self._rules, arrival, body)
         return read_request(self._rules, arrival, body)
 
     async def _serve_virtual(

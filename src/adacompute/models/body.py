@@ -167,8 +167,9 @@ class Body:
                 value = _write(changes[member.name])
             written += [space if len(written) > 1 else b"", data[member.begin : member.value]]
             written += [value]
+        names = {member.name for member in members}
         for name, new in changes.items():
-            if name not in self.fields and new is not DROP:
+            if name not in names and new is not DROP:
                 written += [b", " if len(written) > 1 else b"", _write(name), b": ", _write(new)]
         return b"".join([*written, data[after:]])
 

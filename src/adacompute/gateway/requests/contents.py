@@ -17,9 +17,9 @@ IMAGE_TOKENS = 50_000
 """Tokens of a prompt that one image is taken to have at most."""
 
 _TEXTS = frozenset({"text", "input_text", "output_text", "refusal", "reasoning_text"})
-_TEXT_NAMES = frozenset({"type", "text", "refusal", "annotations", "logprobs", "cache_control"})
+_TEXT_NAMES = frozenset({"type", "text", "refusal", "annotations", "logprobs"})
 _IMAGES = frozenset({"image_url", "input_image"})
-_IMAGE_NAMES = frozenset({"type", "image_url", "detail", "cache_control"})
+_IMAGE_NAMES = frozenset({"type", "image_url", "detail"})
 _MESSAGE_NAMES = frozenset(
     {
         "role",
@@ -36,7 +36,6 @@ _MESSAGE_NAMES = frozenset(
         "parsed",
         "prefix",
         "partial",
-        "cache_control",
         "id",
         "type",
         "status",

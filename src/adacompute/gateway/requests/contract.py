@@ -58,7 +58,6 @@ _TOOL_NAMES = frozenset(
         "input_schema",
         "strict",
         "format",
-        "cache_control",
         "defer_loading",
     }
 )

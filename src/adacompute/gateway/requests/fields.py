@@ -66,7 +66,8 @@ _OTHERS = {
     **_of(
         Any,
         "models fallbacks route provider plugins transforms api_base base_url api_key api_version "
-        "organization project custom_llm_provider extra_body extra_headers kv_transfer_params",
+        "organization project custom_llm_provider user_config extra_body extra_headers "
+        "kv_transfer_params",
         "payer",
     ),
     **_of(Any, "previous_response_id conversation background id_slot", "stored"),
@@ -226,7 +227,7 @@ def length_fields(kind: UpstreamKind, path: str, known: Capabilities) -> tuple[s
     if path in _LENGTH_FIELDS:
         return (_LENGTH_FIELDS[path],)
     is_unknown = known.max_tokens == known.max_completion_tokens == "unknown"
-    if kind == "openai" and is_unknown:
+    if kind == "openai" and known.max_completion_tokens not in {"ignored", "rejected"}:
         return ("max_completion_tokens",)
     if kind == "generic" and is_unknown:
         return ("max_tokens", "max_completion_tokens")

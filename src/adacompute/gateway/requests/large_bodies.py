@@ -25,6 +25,12 @@ from adacompute.models.body import InvalidBody, count_elements
 LARGE_BYTES, MANY_ELEMENTS = 250_000, 2_000
 """Bodies above this size, or with more brackets, commas and escapes, are read in the process."""
 
+HUGE_BYTES = 1_000_000
+"""Bodies above this size have a process of their own, so that others do not wait for them."""
+
+MAX_ELEMENTS = 8_000_000
+"""Brackets and commas of a body, those in texts included, above which it is not read at all."""
+
 TIMEOUT_S = 5.0
 MAX_MEMORY = 2**31
 """Bytes of memory that the process may use."""
@@ -51,6 +57,8 @@ class LargeBodies:
 
     async def read(self, rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
         """Read a request as ``read_request`` does; those of one client wait for each other."""
+        if count_elements(data) > MAX_ELEMENTS:
+            raise BadRequest(f"the body has more than {MAX_ELEMENTS:,} brackets and commas")
         own = self._locks.setdefault(arrival.client, asyncio.Lock())
         async with own, self._lock:
             try:

@@ -131,7 +131,7 @@ def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
             check_payer(body.fields)
         if not limits.allows_stored:
             check_stored(body.fields, path)
-    is_restricted = judged is not None
+    is_restricted = judged is not None or bool(own.models)
     return ReadRequest(path, asked, body, virtual, judged, reason, max_samples, is_restricted)
 
 

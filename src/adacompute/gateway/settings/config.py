@@ -178,7 +178,8 @@ class Config:
     ``previous_response_id``, ``conversation``, ``file_id`` and ``item_reference``."""
     upstream_kind: str | None = None
     """Kind of the upstream: ``openai``, ``vllm``, ``llama.cpp``, ``ollama`` or ``generic``. It says
-    which fields are known. Default: what the probe finds."""
+    which fields are known, and how the length of a completion is written. Default: by the address,
+    or what the probe finds; it finds nothing if there are no models. Then it should be set."""
     allowed_fields: Sequence[str] = ()
     """Fields of requests that are accepted although they are not known, or change the price, under
     caps and limits too."""

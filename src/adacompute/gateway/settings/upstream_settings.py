@@ -13,6 +13,8 @@ from adacompute.core.errors import ConfigError
 from adacompute.gateway.connection.browser_checks import is_loopback
 from adacompute.models.addresses import check_addresses
 
+OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
+
 
 @dataclass(frozen=True)
 class UpstreamConfig:
@@ -42,6 +44,11 @@ class UpstreamConfig:
                 "there are several"
             )
         return tuple(self.base_urls) or (str(self.base_url),)
+
+    @property
+    def is_openai(self) -> bool:
+        """Whether all addresses are those of OpenAI or of its models at Azure."""
+        return all((urlsplit(url).hostname or "").endswith(OPENAI_HOSTS) for url in self.urls)
 
     def check_port(self, port: int) -> None:
         """Raise ConfigError if an address is that of the gateway itself."""
