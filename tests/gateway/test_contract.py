@@ -401,6 +401,9 @@ def test_an_isolated_client_reaches_nothing_but_completions(method: str, path: s
     read_request(rules(), Arrival("GET", "/v1/models", "alone"), b"")
     with pytest.raises(Forbidden):
         read(CHAT, {"store": True}, "alone")
+    data = b'{"model": "other", "input": "2?"}'
+    sent, _ = read(RESPONSES, data, "alone").for_upstream(data)
+    assert json.loads(sent)["store"] is False
 
 
 def test_a_tier_and_a_hosted_tool_are_allowed_at_their_price() -> None:

@@ -219,7 +219,8 @@ def _print_serving(result: Result) -> None:
         }
         for row in result["models"]
     ]
-    print_columns("Models", rows)
+    if rows:
+        print_columns("Models", rows)
     _print_serving_limits(result)
     if not result["caps"]:
         return

@@ -57,7 +57,8 @@ def _count_item(item: object, path: str) -> int:
         for name in item:
             if name not in _MESSAGE_NAMES and item[name] is not None:
                 _refuse(f"{show(name)} in a message")
-    return sum(_count_parts(item.get(name)) for name in _PART_LISTS)
+    is_image = isinstance(item.get("type"), str) and item["type"] in _IMAGES
+    return is_image + sum(_count_parts(item.get(name)) for name in _PART_LISTS)
 
 
 def _count_parts(content: object) -> int:

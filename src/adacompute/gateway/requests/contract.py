@@ -168,6 +168,8 @@ def judge(
     changes |= {name: DROP for name, value in fields.items() if value is None and name not in known}
     if OPTIONS in fields:
         changes[OPTIONS] = DROP
+    if limits.is_isolated and path == RESPONSES:
+        changes["store"] = False  # else it is stored
     return Judged(
         changes,
         n=n,
@@ -235,7 +237,7 @@ def _limit_thinking(fields: Mapping[str, Any], limit: int | None) -> dict[str, i
     if limit is None:
         return {}
     for name, inner in (("thinking", "budget_tokens"), ("reasoning", "max_tokens")):
-        value = (fields.get(name) or {}).get(inner, 0)
+        value = (fields.get(name) or {}).get(inner) or 0
         if type(value) is not int or not 0 <= value <= limit:
             message = f"'{name}.{inner}' must be at most {limit}"
             raise Forbidden(message, "field_not_allowed", param=name)

@@ -37,9 +37,7 @@ NAMES = frozenset(
 MARKS = (
     *(name.encode() for name in sorted(NAMES)),
     b'"audio"',
-    b'"file:',
-    b'"gs:',
-    b'"s3:',
+    b"://",
     b"\\u00",
 )
 """What the bytes of a chat contain if it refers to stored data."""
@@ -67,9 +65,10 @@ def check_stored(fields: Mapping[str, Any], path: str, allowed: Collection[str] 
     """Raise Forbidden if a request refers to stored data; ``allowed`` fields may."""
     known = describe("generic", path)
     for name, value in fields.items():
-        if value is None or value is False or name in allowed or name == "store":
-            continue
         plain = name.casefold()  # some servers do not tell upper from lower case
+        is_off = value is None or (value is False and plain != "id_slot")
+        if is_off or name in allowed or plain == "store":
+            continue
         if plain in NAMES or (plain in known and known[plain].effect == "stored"):
             _refuse(name)
     if path == RESPONSES:
@@ -104,7 +103,7 @@ def _check_object(found: Mapping[str, Any]) -> None:
         _refuse("audio.id")
     for name in ("url", "image_url", "file_url", "video_url", "audio_url"):
         url = found.get(name)
-        if isinstance(url, str) and not url.lower().startswith(_SCHEMES):
+        if isinstance(url, str) and not url.strip().lower().startswith(_SCHEMES):
             _refuse(name)
 
 

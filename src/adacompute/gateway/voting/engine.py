@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from adacompute.core.errors import BundleError, InfeasibleBudget, ModelError
-from adacompute.core.types import Float32Array, hash_text
+from adacompute.core.types import Float32Array, hash_bytes, hash_text
 from adacompute.gateway.accounting.call_log import CallRecorder
 from adacompute.gateway.requests.chat_messages import last_user_text
 from adacompute.gateway.requests.fields import COMPLETIONS
@@ -132,7 +132,7 @@ class Engine:
         text, bundle = question.text, self.virtual.bundle
         if text is None and self._pooled is not None:
             bundle, price = self._pooled, pooled_price
-        body = hash_text(request.body.data.decode())
+        body = hash_bytes(request.body.data)
         number = hashlib.blake2b(f"{body}{time.time_ns()}".encode(), digest_size=9).hexdigest()
         # Without a question, requests are mixed: the same prompt must not always get the least.
         key = hash_text(number if text is None else text)
