@@ -349,7 +349,8 @@ def test_a_real_server_is_probed(llama: LlamaServer) -> None:
     for row in describe(capabilities):
         print("{:27} {:32} {}".format(*row))  # noqa: T201 - the table is the result
     sure = dataclasses.replace(capabilities, cancel="unknown")  # timing, on a busy machine
-    assert sure == dataclasses.replace(RIGHT, n="limited", max_n=4, usage="one")
+    expected = dataclasses.replace(RIGHT, n="limited", max_n=4, usage="one", kind="llama.cpp")
+    assert sure == expected
     assert capabilities.cancel in {"stops", "unknown"}
     assert capabilities.max_n is not None
     assert capabilities.max_n < MAX_CHOICES

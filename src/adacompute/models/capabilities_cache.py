@@ -36,7 +36,19 @@ _LIMIT_RESULTS = {
     "unknown": (_UNKNOWN, _LIMIT_FIELD),
 }
 
+_KIND_FIELDS = "under limits, its own fields are known"
+
 _DESCRIPTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
+    "kind": (
+        "kind of server",
+        {
+            "openai": ("OpenAI", _KIND_FIELDS),
+            "vllm": ("vLLM", _KIND_FIELDS),
+            "llama.cpp": ("llama.cpp", _KIND_FIELDS),
+            "ollama": ("Ollama", _KIND_FIELDS),
+            "generic": (_UNKNOWN, "under limits, the fields of all kinds are known"),
+        },
+    ),
     "chat": (
         "chat/completions",
         {

@@ -17,6 +17,7 @@ from adacompute.spending.token_prices import NANO, TokenPriceList
 
 if TYPE_CHECKING:
     from adacompute.gateway.settings.config import Config
+    from adacompute.gateway.settings.model_settings import ModelConfig
     from adacompute.gateway.voting.virtual_model import VirtualModel
 
 EACH = "*"
@@ -148,14 +149,7 @@ def make_rules(
             config.max_output_tokens,
             allows_stored=config.allow_stored_responses,
         ),
-        {
-            name: ModelRules(
-                Limits(one.max_samples, one.max_output_tokens),
-                one.budget if one.max_budget is None else one.max_budget,
-                one.answer_field,
-            )
-            for name, one in config.models.items()
-        },
+        {name: _model_rules(config.models.get(name), one) for name, one in models.items()},
         {
             name: ClientRules(
                 Limits(one.max_samples, is_isolated=one.isolated), one.models, one.max_budget
@@ -172,6 +166,17 @@ def make_rules(
         ],
         [path for path in config.allowed_paths if "*" not in path],
         Terms(allowed_fields=frozenset(config.allowed_fields), tool_costs=tool_costs, tiers=tiers),
+    )
+
+
+def _model_rules(given: ModelConfig | None, virtual: VirtualModel) -> ModelRules:
+    """Return the rules of a virtual model; without settings of its own, it has no limits."""
+    if given is None:
+        return ModelRules(answer_field=virtual.answer_field)
+    return ModelRules(
+        Limits(given.max_samples, given.max_output_tokens),
+        given.budget if given.max_budget is None else given.max_budget,
+        given.answer_field,
     )
 
 
