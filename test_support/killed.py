@@ -37,7 +37,7 @@ __all__ = [
     "wait_until_idle",
 ]
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 IDLE_S = 0.2
 """A command that has used no CPU time for so long has nothing left to do."""
 

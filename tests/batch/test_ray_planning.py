@@ -14,7 +14,7 @@ from adacompute.batch.plan_output import write_first_actions
 from adacompute.batch.planning import PlanProgress, find_work, make_plan, prepare_batch
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import open_questions
-from adacompute.batch.ray_cluster import SETTINGS, connect, map_tasks
+from adacompute.batch.ray_cluster import SETTINGS, START_TRIES, connect, map_tasks
 from adacompute.batch.ray_planning import prepare_on_ray, write_on_ray
 from adacompute.core.errors import AdaComputeError, DataError
 from adacompute.policies.bundle import Bundle
@@ -30,8 +30,13 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
         pass
 
 
-def test_a_start_that_takes_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_takes_too_long_is_tried_again_and_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts = []
+
     def init(**_: object) -> None:
+        starts.append(1)
         raise Exception("The current node timed out during startup.")  # noqa: TRY002 - as Ray does
 
     monkeypatch.setattr(ray, "init", init)
@@ -42,6 +47,7 @@ def test_a_start_that_takes_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -
         connect(),
     ):
         pass
+    assert len(starts) == START_TRIES
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,9 @@ SETTINGS = {
 CONNECT_S = 10.0
 """How long a cluster may take to accept a connection."""
 
+START_TRIES = 3
+"""How often Ray is started on this machine: it gives up after 30 s, too few on a busy machine."""
+
 SCALING: dict[str, Any] = {"actor_pool_util_upscaling_threshold": 1.0}
 """Start another actor as soon as all are busy: tasks are few and long. By default an actor queues
 several tasks before another one is started."""
@@ -58,14 +61,18 @@ def connect(address: str | None = None, *, n_cpus: int | None = None) -> Iterato
     else:
         _check_reachable(address)
         options["address"] = address
-    try:
-        ray.init(**options)
-    except ConnectionError as error:
-        raise AdaComputeError(f"there is no Ray cluster at {address}: {error}") from None
-    except BaseException as error:
-        if type(error) is Exception:  # a start of more than 30 s has no class of its own
-            raise AdaComputeError(f"Ray did not start, try again: {error}") from None
-        raise
+    for tries_left in reversed(range(START_TRIES)):
+        try:
+            ray.init(**options)
+            break
+        except ConnectionError as error:
+            raise AdaComputeError(f"there is no Ray cluster at {address}: {error}") from None
+        except BaseException as error:
+            if type(error) is not Exception:  # a start of more than 30 s has no class of its own
+                raise
+            if not tries_left:
+                raise AdaComputeError(f"Ray did not start, try again: {error}") from None
+            ray.shutdown()
     with redirect_stdout(sys.stderr):  # Ray prints that workers died, and that is no result
         try:
             if address is None:

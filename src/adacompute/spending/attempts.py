@@ -57,8 +57,8 @@ class CallBound(NamedTuple):
     def read(cls, path: str, body: bytes) -> CallBound:
         """Read the bound of a request from its body; ``path`` is without /v1/ and query.
 
-        >>> CallBound.read("chat/completions", b'{"model": "m", "max_tokens": 20, "n": 3}')[1:]
-        (40, 60, 3, True)
+        >>> CallBound.read("chat/completions", b'{"model": "m", "max_tokens": 20, "n": 3}')[1:4]
+        (40, 60, 3)
         """
         found = read_members(body, _MEMBERS)
         limit, n = -1, 1
