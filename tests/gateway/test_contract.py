@@ -22,8 +22,8 @@ from adacompute.gateway.requests.fields import (
     COMPLETIONS,
     DESCRIBED,
     EMBEDDINGS,
+    chat_length_fields,
     describe,
-    length_fields,
 )
 from adacompute.gateway.requests.large_bodies import LargeBodies
 from adacompute.gateway.requests.reading import Arrival, ReadRequest, read_request
@@ -83,7 +83,7 @@ def rules(kind: UpstreamKind = "generic", **limits: Any) -> Rules:
         {"virtual": ModelRules()},
         {"alone": ClientRules(Limits(is_isolated=True))},
         [CapRule(None, None, bounds_prompt=True)],
-        terms=Terms(kind, length_fields(kind, CHAT, KNOWN[kind == "generic"])),
+        terms=Terms(kind, chat_length_fields(kind, KNOWN[kind == "generic"])),
     )
 
 
@@ -362,7 +362,7 @@ def test_openai_is_known_by_its_address() -> None:
     assert UpstreamConfig("https://api.openai.com/v1").is_openai
     assert UpstreamConfig("https://x.openai.azure.com/openai/v1").is_openai
     assert not UpstreamConfig("http://127.0.0.1:1/v1").is_openai
-    assert length_fields("openai", CHAT, KNOWN[0]) == ("max_completion_tokens",)
+    assert chat_length_fields("openai", KNOWN[0]) == ("max_completion_tokens",)
 
 
 def test_a_large_body_is_changed_as_a_small_one() -> None:
@@ -384,7 +384,7 @@ def test_a_large_body_is_changed_as_a_small_one() -> None:
 
 def test_both_spellings_are_written_while_it_is_not_known_which_is_honoured() -> None:
     known = Capabilities()
-    assert length_fields("generic", CHAT, known) == ("max_tokens", "max_completion_tokens")
+    assert chat_length_fields("generic", known) == ("max_tokens", "max_completion_tokens")
     given = Rules(Limits(max_output_tokens=5), terms=Terms(length_fields=("a", "b")))
     data = b'{"model": "other", "messages": []}'
     sent, _ = read(CHAT, data, given=given).for_upstream(data)

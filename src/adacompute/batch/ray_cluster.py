@@ -68,11 +68,13 @@ def connect(address: str | None = None, *, n_cpus: int | None = None) -> Iterato
         except ConnectionError as error:
             raise AdaComputeError(f"there is no Ray cluster at {address}: {error}") from None
         except BaseException as error:
-            if type(error) is not Exception:  # a start of more than 30 s has no class of its own
-                raise
-            if not tries_left:
+            is_slow = type(error) is Exception  # a start of more than 30 s has no class of its own
+            if is_slow and tries_left:
+                ray.shutdown()
+                continue
+            if is_slow:
                 raise AdaComputeError(f"Ray did not start, try again: {error}") from None
-            ray.shutdown()
+            raise
     with redirect_stdout(sys.stderr):  # Ray prints that workers died, and that is no result
         try:
             if address is None:

@@ -16,6 +16,7 @@ from adacompute.gateway.requests.contents import IMAGE_TOKENS, count_images
 from adacompute.gateway.requests.fields import (
     COMPLETIONS,
     EMBEDDINGS,
+    LENGTH_FIELDS,
     LENGTHS,
     OPTIONS,
     THINKING,
@@ -45,8 +46,7 @@ MAX_COUNT = 10**9
 """Largest number of samples or tokens that is taken for one."""
 
 _PAYER = names_with("payer")
-_NO_LENGTH = names_with("length") - set(LENGTHS) - set(THINKING)
-_PRICED = ("web_search_options", "audio", "priority", "lora")
+_PRICED = sorted(names_with("price") | (names_with("length") - {*LENGTHS, *THINKING}))
 _TOOL_NAMES = frozenset(
     {
         "type",
@@ -223,8 +223,7 @@ def limit_output(
         return {}, None if found is None or found > MAX_COUNT else found
     if path == EMBEDDINGS:
         return dict.fromkeys(given, DROP), None
-    known = {COMPLETIONS: ("max_tokens",), RESPONSES: ("max_output_tokens",)}
-    names, written = known.get(path, spellings), min([*valid, limit])
+    names, written = LENGTH_FIELDS.get(path, spellings), min([*valid, limit])
     changes: dict[str, Any] = dict.fromkeys(given.keys() - set(names), DROP)
     for name in names:
         if given.get(name) != written or type(given[name]) is not int:
@@ -299,7 +298,7 @@ def _count_samples(
 def _check_prices(fields: Mapping[str, Any], terms: Terms, model: str) -> str | None:
     """Return the service tier if it has a price of its own; Forbidden if a price is not known."""
     free = terms.allowed_fields
-    for name in (*_PRICED, *_NO_LENGTH):
+    for name in _PRICED:
         value = fields.get(name)
         if value is not None and value is not False and name not in free:
             message = f"{name!r} is not allowed: what it costs is not known"
@@ -308,8 +307,6 @@ def _check_prices(fields: Mapping[str, Any], terms: Terms, model: str) -> str | 
         message = "'modalities' is not allowed: what it costs is not known"
         raise Forbidden(message, "field_not_allowed", param="modalities")
     tier = fields.get("service_tier")
-    if tier is not None and not isinstance(tier, str):
-        raise BadRequest("'service_tier' is of the wrong type: expected str", "service_tier")
     priced = None if "service_tier" in free else priced_tier(tier)
     if priced is not None and priced not in terms.tiers.get(model, ()):
         message = f"the service tier {show(tier)} is not allowed: it has no price"

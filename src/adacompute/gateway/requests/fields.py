@@ -61,7 +61,7 @@ THINKING = (
 _OTHERS = {
     **_of(bool, "use_beam_search", "number"),
     **_of(Any, "chat_template prompt_embeds mm_processor_kwargs options prediction", "length"),
-    **_of(Any, "service_tier", "price"),
+    **_of(str, "service_tier"),
     **_of(Any, "web_search_options audio priority lora", "price"),
     **_of(
         Any,
@@ -198,7 +198,8 @@ _EXTENSIONS: Mapping[UpstreamKind, Mapping[str, Field]] = {
         **_of(int, "thinking_budget", "length"),
     },
 }
-_LENGTH_FIELDS = {COMPLETIONS: "max_tokens", RESPONSES: "max_output_tokens"}
+LENGTH_FIELDS = {COMPLETIONS: ("max_tokens",), RESPONSES: ("max_output_tokens",)}
+"""Spelling of the largest output at the endpoints that have one only."""
 
 
 @cache
@@ -219,13 +220,11 @@ def types_of(kind: UpstreamKind, path: str) -> Mapping[str, Any]:
     return {name: field.type for name, field in describe(kind, path).items()}
 
 
-def length_fields(kind: UpstreamKind, path: str, known: Capabilities) -> tuple[str, ...]:
-    """Return the field by which an endpoint takes the largest number of output tokens.
+def chat_length_fields(kind: UpstreamKind, known: Capabilities) -> tuple[str, ...]:
+    """Return the field by which a chat takes the largest number of output tokens.
 
     While it is not known which of two a generic server honours, both are returned.
     """
-    if path in _LENGTH_FIELDS:
-        return (_LENGTH_FIELDS[path],)
     is_unknown = known.max_tokens == known.max_completion_tokens == "unknown"
     if kind == "openai" and known.max_completion_tokens not in {"ignored", "rejected"}:
         return ("max_completion_tokens",)

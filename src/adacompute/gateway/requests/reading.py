@@ -100,7 +100,7 @@ def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
     own = rules.clients.get(arrival.client, _NO_RULES)
     limits = rules.limits_of(arrival.client, None)
     _check_path(rules, arrival, limits, own)
-    must_be_json = arrival.method == "POST" and _must_be_json(rules, arrival, data)
+    must_be_json = _must_be_json(rules, arrival, data)
     if not must_be_json and not _may_be_read(rules, arrival, data):
         return ReadRequest(reason=reason, is_restricted=limits.judges)
     if must_be_json and arrival.coding != "identity":
@@ -114,7 +114,7 @@ def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
         virtual = parse_request(arrival.path, body, rules.models, arrival.budget)
     if path is None:
         _check_number(limits, body)
-        return ReadRequest(body=body, reason=reason)
+        return ReadRequest(body=body, reason=reason, is_restricted=limits.judges)
     model = None if virtual is None else virtual.model
     if virtual is not None:
         _check_budget(own, rules.models[virtual.model], virtual)
@@ -137,8 +137,6 @@ def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
 
 def needs_parsing(rules: Rules, arrival: Arrival, data: bytes) -> bool:
     """Whether something in a body is restricted, or may name a virtual model."""
-    if arrival.method != "POST":
-        return False
     return _must_be_json(rules, arrival, data) or _may_be_read(rules, arrival, data)
 
 
@@ -153,6 +151,8 @@ def _may_be_read(rules: Rules, arrival: Arrival, data: bytes) -> bool:
 
 def _must_be_json(rules: Rules, arrival: Arrival, data: bytes) -> bool:
     """Whether a body must be a JSON object, because something in it is restricted."""
+    if arrival.method != "POST":
+        return False
     path, limits = PATHS.get(arrival.path), rules.limits_of(arrival.client, None)
     if rules.clients.get(arrival.client, _NO_RULES).models:
         return True

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from adacompute.gateway.accounting.caps import EACH
 from adacompute.gateway.requests.contract import TIER_SEPARATOR, TOOL_PREFIX, Limits, Terms
-from adacompute.gateway.requests.fields import CHAT, length_fields
+from adacompute.gateway.requests.fields import chat_length_fields
 from adacompute.models.messages import Capabilities, UpstreamKind
 from adacompute.spending.token_prices import NANO, TokenPriceList
 
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
     from adacompute.gateway.settings.config import Config
     from adacompute.gateway.settings.model_settings import ModelConfig
     from adacompute.gateway.voting.virtual_model import VirtualModel
-
-EACH = "*"
-"""Stands for every client, or every model."""
 
 NO_LIMITS = Limits()
 
@@ -93,12 +92,12 @@ class Rules:
         terms = replace(
             self.terms,
             kind=kind,
-            length_fields=length_fields(kind, CHAT, Capabilities()),
-            known_lengths={model: length_fields(kind, CHAT, one) for model, one in known.items()},
+            length_fields=chat_length_fields(kind, Capabilities()),
+            known_lengths={model: chat_length_fields(kind, one) for model, one in known.items()},
         )
         return replace(self, terms=terms)
 
-    @property
+    @cached_property
     def restricts_models(self) -> bool:
         """Whether something applies to some models only, so that a body must be understood."""
         has_limits = any(one.limits.judges for one in self.models.values())

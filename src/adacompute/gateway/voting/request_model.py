@@ -21,7 +21,7 @@ from adacompute.gateway.requests.contract import (
     limit_output,
     priced_tier,
 )
-from adacompute.gateway.requests.fields import COMPLETIONS, OPTIONS, length_fields
+from adacompute.gateway.requests.fields import COMPLETIONS, OPTIONS, chat_length_fields
 from adacompute.gateway.requests.openai_replies import without_logprobs
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.models.body import DROP
@@ -255,7 +255,7 @@ def write_length(
     Without a limit, a field that the server is known not to honour is renamed.
     """
     given = {name: value for name, value in fields.items() if value is not DROP}
-    changes, max_tokens = limit_output(given, path, limit, length_fields(known.kind, path, known))
+    changes, max_tokens = limit_output(given, path, limit, chat_length_fields(known.kind, known))
     if limit is None and path != RESPONSES:
         for name, other in (_MAX_TOKENS, _MAX_TOKENS[::-1]):
             useless = getattr(known, name) in {"ignored", "rejected"}
