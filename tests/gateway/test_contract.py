@@ -376,7 +376,9 @@ def test_a_large_body_is_changed_as_a_small_one() -> None:
         try:
             return await process.read(rules(), Arrival("POST", f"/v1/{CHAT}", "ann"), data)
         finally:
-            process.close()
+            await process.close()
+            assert process._process is None
+            assert all(one.returncode is not None for one in process._killed)
 
     found = asyncio.run(read_large())
     assert found.for_upstream(data) == read(CHAT, data).for_upstream(data)

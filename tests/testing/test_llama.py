@@ -68,7 +68,10 @@ def test_a_server_of_ones_own_says_where_it_is_and_ends_when_interrupted() -> No
         said = process.stdout.readline().split()
         assert models(next(word for word in said if word.startswith("http"))) == [said[0]]
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        try:
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
 
 
 def test_a_port_that_is_taken_is_said() -> None:

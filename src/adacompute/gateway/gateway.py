@@ -171,7 +171,7 @@ class Gateway:
         await self._spending.close()
         await self._grading.close()
         for process in self._large_bodies:
-            process.close()
+            await process.close()
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
 

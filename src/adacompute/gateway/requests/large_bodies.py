@@ -52,6 +52,7 @@ class LargeBodies:
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
+        self._killed: list[asyncio.subprocess.Process] = []
         self._lock = asyncio.Lock()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -77,9 +78,11 @@ class LargeBodies:
             answer.body.set_data(data)
         return answer
 
-    def close(self) -> None:
-        """End the process."""
+    async def close(self) -> None:
+        """End the process, and wait until it has ended: its pipes must not outlive the loop."""
         self._kill()
+        for process in self._killed:
+            await process.wait()
 
     async def _ask(self, head: bytes, data: bytes) -> Any:  # noqa: ANN401 - what was pickled
         process = self._process
@@ -102,6 +105,8 @@ class LargeBodies:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
+            self._killed = [one for one in self._killed if one.returncode is None]
+            self._killed.append(self._process)
             self._process = None
 
 
