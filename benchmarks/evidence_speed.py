@@ -1,35 +1,39 @@
-"""How long the policy over arms and confidence takes: a decision, a plan, and a fit.
+"""How long the policy over arms and confidence takes: a fit, a replay, and a decision.
 
-``python -m benchmarks.evidence_speed`` times decisions of a policy with 23,210 states, one plan of
-24 cells, and a fit to 1,000 made-up questions with one cheap arm and three expensive ones.
+``python -m benchmarks.evidence_speed`` fits values at 108 positions to 1,000 made-up questions with
+one cheap arm and three expensive ones, replays the policy at all prices, and times its decisions.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.core.coloured_states import Colours, coloured_states
-from adacompute.core.types import Level
+from adacompute.evaluation.evidence import Evidence
+from adacompute.evaluation.evidence_factories import arm_levels, price_steps
 from adacompute.features.text import feature_names
+from adacompute.policies.arm_samples import ArmSamples
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Bundle
-from adacompute.policies.coloured import ColouredPolicy
-from adacompute.policies.coloured_fit import ArmSamples, FittedVotes, measure_arms
 from adacompute.policies.confidence import equal_confidence
-from adacompute.policies.plans import StateValues, make_plan
-from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.corrected_fit import TrainingOrders, fit_corrected
 from adacompute.policies.prior import Prior, pooled_prior
 from adacompute.sampling.session import ParsedAnswer, Session
 
-COLOURS = Colours((8, 1, 1, 1), (1, 1, 1, 1))
+if TYPE_CHECKING:
+    from adacompute.policies.corrected import CorrectedPolicy
+
 ARMS = ("cheap", "two", "three", "four")
+CAPS = (8, 2, 1, 1)
 COSTS = (1.0, 5.0, 10.0, 30.0)
-PRICES = tuple(np.geomspace(1.0, 1e-4, 48).tolist())
-N_CELLS = 24
+N_QUESTIONS, N_ORDERS, N_CELLS, N_TEXT = 1000, 12, 24, 5
+SETTING = 12
+"""The price of decisions, by its place among the prices."""
+
 QUESTION = (
     "A train leaves the station at 9:40 with 124 passengers. At each of 3 stops a quarter of them "
     "get off and 17 get on. How many passengers are on the train after the third stop?"
@@ -51,57 +55,49 @@ def make_samples(n_questions: int) -> ArmSamples:
     return ArmSamples(answers, key, arm, 4, cost, (), np.empty((len(arm), 0)))
 
 
-def main() -> None:
-    """Print the times."""
-    states = coloured_states(COLOURS)
-    samples = make_samples(1000)
-    start = time.perf_counter()
-    votes = FittedVotes(equal_confidence(4), COLOURS)
-    measure = measure_arms(samples, votes, np.arange(1000))
-    measured = time.perf_counter()
-    total = measure.sum(np.arange(1000) % N_CELLS, N_CELLS)
-    pairs = states.pairs[0]
-    correct = np.stack(
-        [np.bincount(pairs, column, minlength=len(states)) for column in total.correct.T], axis=1
-    )
-    values = StateValues(
-        total.mass, correct / np.maximum(states.classes.sum(axis=1), 1)[:, None], total.cost
-    )
-    planned = time.perf_counter()
-    plans = [make_plan(states, values, price) for price in PRICES]
-    end = time.perf_counter()
-    print(f"{len(states)} states, 1,000 questions: measured in {measured - start:.1f} s")
-    print(f"one plan of {N_CELLS} cells: {(end - planned) / len(PRICES) * 1e3:.0f} ms")
-    print(f"fit, {len(PRICES)} plans: {end - start:.1f} s")
+def make_text() -> Prior:
+    """Make up cells of texts."""
     width, rng = len(feature_names("words")), np.random.default_rng(0)
-    text = Prior(
+    return Prior(
         np.zeros(width, np.float32),
         np.ones(width, np.float32),
-        rng.normal(size=(width, 5)).astype(np.float32),
-        rng.normal(size=(N_CELLS, 5)).astype(np.float32),
+        rng.normal(size=(width, N_TEXT)).astype(np.float32),
+        rng.normal(size=(N_CELLS, N_TEXT)).astype(np.float32),
     )
-    action: Any = np.stack(plans)
-    time_decisions("without text", pooled_prior(0), action[:, :, :1])
-    time_decisions("with text", text, action)
 
 
-def time_decisions(label: str, prior: Prior, action: Any) -> None:  # noqa: ANN401 - of any integers
+def time_fit(label: str, prior: Prior) -> CorrectedPolicy:
+    """Fit the policy, and replay it."""
+    train, cell = np.arange(N_QUESTIONS), np.arange(N_QUESTIONS) % len(prior.cell_centre)
+    evidence = Evidence(make_samples(N_QUESTIONS), CAPS, N_ORDERS, 0, False, np.zeros(N_QUESTIONS))
+    known: dict[str, Any] = {
+        "arms": ARMS,
+        "levels": arm_levels(ARMS, CAPS),
+        "confidence": equal_confidence(4),
+        "sample_cost": COSTS,
+    }
+    prices = np.array(price_steps(COSTS))
+    start = time.perf_counter()
+    samples = evidence.ordered(equal_confidence(4))
+    training = TrainingOrders(samples, train, train.astype(np.uint64), N_ORDERS, prices)
+    policy = fit_corrected(training, prior, cell, None, known)
+    fitted = time.perf_counter()
+    evidence.run_policy(policy, np.zeros((N_QUESTIONS, len(prior.mean)), np.float32))
+    end = time.perf_counter()
+    n_positions = len(policy.values.grid)
+    print(f"{label}, {n_positions} positions, {len(prices)} prices: fit {fitted - start:.1f} s")
+    print(f"{label}, {N_QUESTIONS} × {N_ORDERS} orders: replay {end - fitted:.1f} s")
+    return replace(policy, uniform=policy.uniform * 0)
+
+
+def time_decisions(label: str, policy: CorrectedPolicy) -> None:
     """Time every decision of sessions; with text, the first reads the question."""
-    levels = tuple(
-        Level(f"{arm} × {n}", n, arm)
-        for arm, cap in zip(ARMS, COLOURS.max_samples, strict=True)
-        for n in range(1, cap + 1)
-    )
-    known: dict[str, Any] = {"prior": prior, "schedule": PriceSchedule(PRICES)}
-    policy = ColouredPolicy(
-        ARMS, levels, COLOURS, equal_confidence(4), action=action, sample_cost=COSTS, **known
-    )
     arms = tuple(ArmSettings(name, name) for name in ARMS)
     bundle, rng = Bundle(policy, arms=arms, features="words"), np.random.default_rng(1)
     taken: list[list[float]] = [[], []]
     for key in range(2000):
-        question = f"{QUESTION} {key}" if len(prior.cell_centre) > 1 else None
-        session = Session(bundle, question, price=PRICES[20], key=key)
+        question = f"{QUESTION} {key}" if len(policy.prior.cell_centre) > 1 else None
+        session = Session(bundle, question, price=policy.schedule.prices[SETTING], key=key)
         while True:
             start = time.perf_counter()
             request = session.ask()
@@ -112,6 +108,13 @@ def time_decisions(label: str, prior: Prior, action: Any) -> None:  # noqa: ANN4
     for name, times in zip(("first", "later"), taken, strict=True):
         p50, p99 = np.percentile(times, [50, 99]) * 1e6
         print(f"{label}, {len(times)} {name} decisions: {p50:.0f} µs (p99 {p99:.0f} µs)")
+
+
+def main() -> None:
+    """Print the times."""
+    width = len(feature_names("words"))
+    for label, prior in (("without text", pooled_prior(width)), ("with text", make_text())):
+        time_decisions(label, time_fit(label, prior))
 
 
 if __name__ == "__main__":

@@ -15,16 +15,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class StopWhenAgreed:
+class StopWhenAgreed(ada.Policy):
     """Sample one at a time until ``n_equal`` answers agree, up to ``max_samples``."""
 
     def __init__(self, n_equal: int, max_samples: int) -> None:
         self.n_equal = n_equal
         self.levels = ada.make_levels(tuple(range(1, max_samples + 1)))
-
-    def prepare_features(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Keep no text features: this rule only counts votes."""
-        return features[:, :0]
 
     def decide(self, state: ada.State, price: float) -> NDArray[np.int64]:  # noqa: ARG002
         """Return the next level of each question, or the one it has reached to stop."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adacompute.core.coloured_states import Colours, coloured_states
 from adacompute.core.types import Level
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
+from adacompute.policies.arm_samples import Grid
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
-from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.confidence import Confidence
+from adacompute.policies.corrected import CorrectedPolicy
+from adacompute.policies.fitted_values import N_CURVES, FittedValues, n_described
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.prior import pooled_prior
 
@@ -28,29 +30,62 @@ CAREFUL = ArmSettings(
 )
 
 
-def escalating_policy() -> ColouredPolicy:
-    """Sample the first arm once, and then the second."""
-    colours = Colours((1, 1), (1, 1))
-    states = coloured_states(colours)
-    action: Any = np.zeros((1, len(states), 1), dtype=np.int8)
-    action[0, states.n_by_arm.sum(axis=1) == 0] = 1
-    only_first = (states.n_by_arm == [1, 0]).all(axis=1)
-    action[0, only_first] = 2
-    return ColouredPolicy(
-        arms=("quick", "careful"),
-        levels=(Level("quick × 1", 1, "quick"), Level("careful × 1", 1, "careful")),
-        colours=colours,
-        confidence=Confidence(
-            (),
-            *(np.zeros((2, 0)),) * 3,
-            intercept=np.array([0.0, 2.0]),
-            cuts=((), ()),
-            power=4.0,
-        ),
+def escalating_policy() -> CorrectedPolicy:
+    """Sample the first arm once, and then the second, whose sample has more weight."""
+    return make_policy(constant_values((1, 1), {(0, 0): (1.0, -1.0), (1, 0): (-1.0, 1.0)}))
+
+
+def uniform_policy(count: int) -> CorrectedPolicy:
+    """Sample the second arm so many times, and the first not at all."""
+    return make_policy(constant_values((2, count), {}), uniform=(1, count))
+
+
+def make_policy(values: FittedValues, uniform: tuple[int, int] = (0, 0)) -> CorrectedPolicy:
+    """Return a policy over two arms, at one price and without texts."""
+    arms = ("quick", "careful")
+    levels = [
+        Level(f"{arm} × {n}", n, arm)
+        for arm, cap in zip(arms, values.max_samples, strict=True)
+        for n in range(1, cap + 1)
+    ]
+    return CorrectedPolicy(
+        arms=arms,
+        levels=tuple(levels),
+        confidence=weighted_confidence(0.0, 2.0),
         prior=pooled_prior(0),
         schedule=PriceSchedule((0.1,)),
-        action=action,
+        values=values,
+        uniform=np.array([uniform]),
         sample_cost=(1.0, 5.0),
+    )
+
+
+def weighted_confidence(*log_weight: float) -> Confidence:
+    """Return the confidence in which a sample of each arm has the same weight, given as its log."""
+    none, weight = np.zeros((len(log_weight), 0)), np.array(log_weight)
+    return Confidence((), none, none, none, weight * 0.0, none, weight)
+
+
+def constant_values(
+    caps: tuple[int, ...], advantage: Mapping[tuple[int, ...], Sequence[float]]
+) -> FittedValues:
+    """Return values that depend on the position alone, at one price.
+
+    ``advantage`` holds that of one more sample of each arm by the samples of each arm; it is −1
+    where none is given.
+    """
+    grid, n_numbers = Grid(caps), n_described(len(caps), 0)
+    size = n_numbers + N_CURVES
+    table = np.zeros((len(grid), len(caps), 1 + size, 1))
+    for position, counts in enumerate(grid.counts.tolist()):
+        found = advantage.get(tuple(counts), (-1.0,) * len(caps))
+        table[position, :, 0] = np.array(found)[:, None]
+    return FittedValues(
+        caps,
+        *(np.zeros((len(grid), n_numbers)),) * 2,
+        np.zeros((len(grid), 1 + n_numbers)),
+        *(np.zeros((len(grid), size)),) * 2,
+        table,
     )
 
 

@@ -41,7 +41,6 @@ from adacompute.models.openai import ParsedReply, Upstream
 from adacompute.models.openai_format import parse_samples, sampled_usage
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
-from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.sampling.sampler import Sampler
 from adacompute.sampling.session import Session
 from adacompute.spending.call_costs import CallCosts
@@ -143,9 +142,10 @@ def run_replay(name: str, variant: str) -> Decided:
     features = pool.sequential_features if words else pool.features
     if features is None:
         raise TypeError("a pool of samples has features for sequential policies")
-    if isinstance(policy, EVIDENCE_POLICIES):
+    known = replay_evidence(experiment, policy, features)
+    if known is not None and policy.schedule is not None:
         columns = [policy.schedule.position(price)[0] for price in prices]
-        result = replay_evidence(experiment, policy, features).columns(np.array(columns))
+        result = known.columns(np.array(columns))
     else:
         result = experiment.replay.run(
             policy,

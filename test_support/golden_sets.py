@@ -25,7 +25,6 @@ from adacompute.models.templates import Template
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, UNLIMITED_ROUNDS
-from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import ALL_EVIDENCE, VOTES, read_pool
@@ -158,7 +157,7 @@ def load_served(name: str, variant: str) -> Bundle:
         for b, price in enumerate(golden.prices, 1)
     )
     arms: tuple[ArmSettings, ...] = ()
-    if isinstance(bundle.policy, EVIDENCE_POLICIES) and len(bundle.policy.arms) > 1:
+    if len(bundle.policy.arms) > 1:
         settings, template = Settings(max_tokens=500), Template("{question}")
         arms = tuple(ArmSettings(arm, arm, template, settings) for arm in bundle.policy.arms)
     return replace(

@@ -22,11 +22,11 @@ from adacompute.batch import plan_output, stream
 from adacompute.batch.first_actions import find_first_actions
 from adacompute.batch.plan import CostCurve
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation import evidence
 from adacompute.evaluation.factories import POLICY_FACTORIES, find_trainable
 from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.evaluation.verdict import calibrate
 from adacompute.gateway.voting.engine import Engine
+from adacompute.policies.corrected import CorrectedPolicy
 from adacompute.sampling import loop, session
 from adacompute.sampling.blocks import QuestionProgress
 from adacompute.stages import calibrate as calibrate_stage
@@ -180,15 +180,15 @@ def one_more_sample(name: str) -> Mutate:
     return lambda patch: patch.setattr(Replay, name, mutated)
 
 
-def stop_plans_of_one_order(patch: pytest.MonkeyPatch) -> None:
-    real = evidence.follow_plans
+def stop_one_order_early(patch: pytest.MonkeyPatch) -> None:
+    real = CorrectedPolicy.find_ends
 
     def mutated(*args: Any) -> Any:
         position = real(*args)
         position[0] -= 1
         return position
 
-    patch.setattr(evidence, "follow_plans", mutated)
+    patch.setattr(CorrectedPolicy, "find_ends", mutated)
 
 
 def stop_once(module: Any, name: str) -> Mutate:
@@ -243,7 +243,7 @@ def limit_rounds_of_gateway(patch: pytest.MonkeyPatch) -> None:
 MUTATIONS: dict[str, tuple[str, str, Mutate]] = {
     "replay by index": ("sequential-votes", "replay", one_more_sample("_run_index")),
     "replay by episode": ("adaptive-consistency", "replay", one_more_sample("_run_episode")),
-    "replay of evidence": ("sequential-confidence", "replay", stop_plans_of_one_order),
+    "replay of evidence": ("sequential-confidence", "replay", stop_one_order_early),
     "session": ("sequential-votes", "session", stop_once(session, "decide")),
     "sampler": ("sequential-votes", "sampler", stop_once(loop, "decide_by_lookup")),
     "gateway": ("sequential-votes", "gateway", limit_rounds_of_gateway),

@@ -73,3 +73,42 @@ def test_no_exception_is_caught_blindly_unless_it_is_raised_again() -> None:
 
 def test_the_checks_see_every_module() -> None:
     assert len(MODULES) > 100
+
+
+POLICY_MEMBERS = {
+    node.name
+    for one in TREES["src/adacompute/policies/policy.py"].body
+    if isinstance(one, ast.ClassDef) and one.name == "Policy"
+    for node in one.body
+    if isinstance(node, ast.FunctionDef)
+} | {"levels", "arms", "confidence", "pooled", "schedule", "sample_cost"}
+POLICY_DOORS = {"src/adacompute/policies/serialization.py", "src/adacompute/api/estimator.py"}
+"""Modules that may ask whether something is a policy: stored ones, and those of a user."""
+
+
+def test_nothing_asks_for_the_type_of_a_policy() -> None:
+    """A policy says itself what others need to know of it."""
+    classes = {
+        node.name
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base) == "Policy" for base in node.bases)
+    }
+    assert {"RulePolicy", "SequentialPolicy", "CorrectedPolicy", "ArmMixture"} <= classes
+    offences = [
+        f"{name}, line {node.lineno}: {ast.unparse(node)}"
+        for name, tree in TREES.items()
+        if name not in POLICY_DOORS
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _asks_for_a_type(node, {*classes, "Policy"})
+    ]
+    assert offences == []
+
+
+def _asks_for_a_type(call: ast.Call, classes: set[str]) -> bool:
+    """Whether a call asks if something is one of these classes, or has an attribute of a policy."""
+    name, arguments = ast.unparse(call.func), [ast.unparse(one) for one in call.args]
+    if name == "isinstance":
+        return bool(classes & set(re.findall(r"\w+", arguments[1])))
+    return name in ("hasattr", "getattr") and arguments[1].strip("'") in POLICY_MEMBERS

@@ -183,7 +183,7 @@ def test_an_uncalibrated_policy_has_no_price_for_a_budget(hundred: ada.Samples) 
 
 
 def test_own_policies_cannot_be_saved(tmp_path: Path) -> None:
-    class One:
+    class One(ada.Policy):
         levels = ada.make_levels((1, 2))
 
         def prepare_features(self, features: Any) -> Any:

@@ -18,7 +18,7 @@ from adacompute.stages.train import train_run
 LEVELS = (1, 2, 4, 8)
 
 
-class KnownLevels:
+class KnownLevels(ada.Policy):
     """A policy that looks up the levels of questions it knows, and takes one sample of others."""
 
     def __init__(self, known: dict[int, int], levels: tuple[int, ...] = LEVELS) -> None:

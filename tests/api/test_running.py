@@ -27,7 +27,7 @@ class FirstWord:
         return left == right
 
 
-class TwoSamples:
+class TwoSamples(ada.Policy):
     """A policy of the user's own."""
 
     levels = ada.make_levels((1, 2))

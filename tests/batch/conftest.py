@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from adacompute.core.answers import Answers
 from adacompute.core.types import Float32Array, UtilityTable, make_levels
 from adacompute.datasets.example import find_example
-from adacompute.evaluation.evidence_factories import make_arm_mixture, make_coloured
+from adacompute.evaluation.evidence_factories import make_arm_mixture, make_corrected
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.pool import Pool
 from adacompute.features.text import extract_features
@@ -137,10 +138,19 @@ def arms() -> Experiment:
 
 
 @pytest.fixture(scope="session")
-def coloured(arms: Experiment) -> Bundle:
+def corrected(arms: Experiment) -> Bundle:
     """A policy over two arms that sees the text, votes and confidence."""
-    fitted = make_coloured(arms, np.arange(80), arms.pool.features)
+    fitted = make_corrected(arms, np.arange(80), arms.pool.features)
     return make_bundle(arms, fitted, {"policy": "arms", "features": "paper"})
+
+
+@pytest.fixture(scope="session")
+def corrected_uniform(corrected: Bundle) -> Bundle:
+    """The same policy, but at two prices of three every question gets the same samples."""
+    policy: Any = corrected.policy
+    price = np.arange(len(policy.schedule.prices))
+    uniform = np.stack([price % 2, price % 3], axis=1)
+    return replace(corrected, policy=replace(policy, uniform=uniform))
 
 
 @pytest.fixture(scope="session")

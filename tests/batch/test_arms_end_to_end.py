@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -24,11 +26,11 @@ ARMS = tuple(
 @pytest.fixture
 def options(
     tmp_path: Path,
-    coloured: Bundle,
+    corrected: Bundle,
     make_texts: Callable[[int], list[str]],
     write_questions: Callable[..., str],
 ) -> BatchOptions:
-    save_bundle(replace(coloured, arms=ARMS, grader="numeric"), tmp_path / "bundle")
+    save_bundle(replace(corrected, arms=ARMS, grader="numeric"), tmp_path / "bundle")
     return BatchOptions(
         questions=[write_questions(make_texts(120))],
         bundle=tmp_path / "bundle",
@@ -49,10 +51,27 @@ def test_a_policy_over_arms_with_confidence_answers_a_file(options: BatchOptions
     assert result["cost"] <= 2.5 * 120
 
 
-def test_arms_that_were_imported_cannot_be_sampled(
-    options: BatchOptions, coloured: Bundle, tmp_path: Path
+def test_a_uniform_number_of_samples_of_an_arm_is_drawn_in_a_batch(
+    options: BatchOptions, corrected: Bundle, tmp_path: Path
 ) -> None:
-    save_bundle(replace(coloured, grader="numeric"), tmp_path / "imported")
+    policy: Any = corrected.policy
+    uniform = np.full((len(policy.schedule.prices), 2), (0, 2))
+    bundle = replace(
+        corrected, policy=replace(policy, uniform=uniform), arms=ARMS, grader="numeric"
+    )
+    save_bundle(bundle, tmp_path / "uniform")
+    with serve_fake() as fake:
+        result = run_batch(replace(options, bundle=tmp_path / "uniform", base_urls=[fake.base_url]))
+        n_choices = fake.stats()["choices"]
+    answers = pq.read_table(options.out / "answers")
+    assert set(answers["n_samples"].to_pylist()) == {2}
+    assert n_choices == result["samples"] == 240
+
+
+def test_arms_that_were_imported_cannot_be_sampled(
+    options: BatchOptions, corrected: Bundle, tmp_path: Path
+) -> None:
+    save_bundle(replace(corrected, grader="numeric"), tmp_path / "imported")
     asked = replace(options, bundle=tmp_path / "imported", base_urls=["http://127.0.0.1:9/v1"])
     with pytest.raises(BundleError, match="small, large"):
         run_batch(asked)

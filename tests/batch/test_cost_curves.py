@@ -18,7 +18,7 @@ from adacompute.batch.cost_curves import (
 from adacompute.core.errors import BundleError
 from adacompute.core.states import states
 from adacompute.core.types import IntArray
-from adacompute.evaluation.evidence_factories import make_coloured
+from adacompute.evaluation.evidence_factories import make_corrected
 from adacompute.evaluation.experiment import Experiment
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix, State
@@ -86,15 +86,17 @@ def test_costs_of_cells_agree_with_held_out_costs_on_the_training_questions(
     assert cell_costs(unknown).costs.tolist() == sequential_costs(sequential).costs.tolist()
 
 
-def test_costs_of_cells_over_arms_are_those_in_training(coloured: Bundle, arms: Experiment) -> None:
-    baseline = coloured.baseline
-    assert has_cell_costs(coloured)
+def test_costs_of_cells_over_arms_are_those_in_training(
+    corrected: Bundle, arms: Experiment
+) -> None:
+    baseline = corrected.baseline
+    assert has_cell_costs(corrected)
     assert baseline is not None
-    assert not has_cell_costs(replace(coloured, baseline=replace(baseline, cell_cost=())))
-    fitted = make_coloured(arms, np.arange(80), arms.pool.features)
+    assert not has_cell_costs(replace(corrected, baseline=replace(baseline, cell_cost=())))
+    fitted = make_corrected(arms, np.arange(80), arms.pool.features)
     assert fitted.known is not None
-    curve = cell_costs(coloured).curve(np.array(baseline.cell_share))
-    for i in (5, 20, 40):
+    curve = cell_costs(corrected).curve(np.array(baseline.cell_share))
+    for i in (5, 15, 28):
         mean = float(fitted.known.cost[:, i].mean())
         assert curve.cost_at(fitted.prices[i]) == pytest.approx(mean, rel=0.02)
 

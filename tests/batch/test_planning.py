@@ -19,7 +19,7 @@ from adacompute.batch.expected_spend import expect_spend
 from adacompute.batch.plan import BatchPlan, plan_at_total
 from adacompute.batch.plan_output import ActionFiles, write_first_actions
 from adacompute.batch.planning import PlanProgress, make_plan, prepare_batch
-from adacompute.batch.preparation import Kind, Preparation
+from adacompute.batch.preparation import Preparation
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionSource, open_questions
 from adacompute.core.block_cutoff import EVERYTHING
@@ -28,6 +28,7 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable, hash_text
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import Episode
+from adacompute.policies.policy import PreparedKind as Kind
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.router import RouterPolicy
 from adacompute.sampling.blocks import question_block_features
@@ -40,7 +41,8 @@ KINDS = [
     "value_router",
     "router",
     "mixture",
-    "coloured",
+    "corrected",
+    "corrected_uniform",
     "arm_mixture",
 ]
 

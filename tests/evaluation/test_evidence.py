@@ -12,12 +12,13 @@ import pytest
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import BundleError, DataError
 from adacompute.core.types import IntArray
-from adacompute.evaluation.evidence import follow_plans
+from adacompute.evaluation.evidence import Evidence
 from adacompute.evaluation.evidence_factories import (
+    MAX_POSITIONS,
     choose_arms,
     list_levels,
     make_arm_mixture,
-    make_coloured,
+    make_corrected,
     replay_evidence,
 )
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
@@ -27,10 +28,11 @@ from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import evaluate
 from adacompute.models.messages import Sample
 from adacompute.policies.arm_mixture import ArmMixture
+from adacompute.policies.arm_samples import Grid
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
-from adacompute.policies.coloured import ColouredPolicy
-from adacompute.policies.coloured_fit import FittedVotes
 from adacompute.policies.confidence import SIGNALS
+from adacompute.policies.corrected import CorrectedPolicy
+from adacompute.policies.description import vote_accuracy
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.sampling.session import ParsedAnswer, Session
 
@@ -81,7 +83,7 @@ def experiment(request: pytest.FixtureRequest) -> Experiment:
 
 @pytest.fixture(scope="module")
 def fitted(experiment: Experiment) -> FittedPolicy:
-    return make_coloured(experiment, np.arange(60), experiment.pool.features)
+    return make_corrected(experiment, np.arange(60), experiment.pool.features)
 
 
 def run_live(
@@ -89,7 +91,7 @@ def run_live(
 ) -> tuple[list[int], int | None]:
     """Run a session on one order of the recorded samples: the samples drawn, and the answer."""
     pool, policy = experiment.pool, bundle.policy
-    assert isinstance(policy, (ColouredPolicy, ArmMixture))
+    assert isinstance(policy, (CorrectedPolicy, ArmMixture))
     session = Session(
         bundle,
         None,
@@ -118,46 +120,45 @@ def test_replay_decides_as_a_session_does(
     experiment: Experiment, fitted: FittedPolicy, tmp_path: Path
 ) -> None:
     policy = fitted.policy
-    assert isinstance(policy, ColouredPolicy)
-    evidence = experiment.evidence.select(
-        tuple(experiment.arm_names.index(name) for name in policy.arms)
-    )
+    assert isinstance(policy, CorrectedPolicy)
+    evidence = select_evidence(experiment, policy)
     save_bundle(Bundle(policy), tmp_path / "bundle")
     bundle = load_bundle(tmp_path / "bundle")
     cell = policy.prepare_features(experiment.pool.features)[:, 0].astype(np.int64)
-    votes = evidence.table(FittedVotes(policy.confidence, policy.colours))
-    for column in (4, 20, 30, 40, 47):
+    samples = evidence.ordered(policy.confidence)
+    end = policy.find_ends(samples, np.repeat(cell, evidence.n_permutations))
+    for column in (4, 12, 18, 24, 31):
         price = policy.schedule.prices[column]
-        last = follow_plans(
-            votes.state,
-            policy.action[column : column + 1],
-            np.repeat(cell, evidence.n_permutations),
-            policy.colours.max_samples,
-        )[:, 0]
         for question in (0, 7, 33, 61, 79):
             for number in range(2):
                 row = question * evidence.n_permutations + number
                 order = [
-                    evidence_index(experiment, policy, evidence.order[arm][row], arm)
+                    evidence_index(experiment, policy, evidence.order[arm][row])
                     for arm in range(len(policy.arms))
                 ]
                 drawn, chosen = run_live(bundle, experiment, question, order, price)
-                counts = np.unravel_index(last[row], [c + 1 for c in policy.colours.max_samples])
-                assert len(drawn) == sum(int(n) for n in counts)
+                counts = policy.values.grid.counts[end[row, column]].tolist()
+                assert len(drawn) == sum(counts)
+                leads = samples.describe(counts, np.array([row])).leads
+                accuracy = vote_accuracy(leads, samples.accuracy[[row]])[0]
                 correct = chosen is not None and bool(experiment.pool.answers.correct[chosen])
-                assert float(correct) == pytest.approx(votes.correct[row, last[row]])
+                if leads.sum() == 1:  # of tied answers a session takes one
+                    assert accuracy == pytest.approx(float(correct))
 
 
-def evidence_index(
-    experiment: Experiment, policy: ColouredPolicy, index: IntArray, arm: int
-) -> IntArray:
+def select_evidence(experiment: Experiment, policy: CorrectedPolicy) -> Evidence:
+    """Return the evidence of the samples that a policy can reach."""
+    numbers = tuple(experiment.arm_names.index(name) for name in policy.arms)
+    return experiment.evidence.select(numbers, policy.max_by_arm)
+
+
+def evidence_index(experiment: Experiment, policy: CorrectedPolicy, index: IntArray) -> IntArray:
     """Return indices among the samples of the policy's arms as indices of the whole pool."""
     names, pool = experiment.arm_names, experiment.pool
     if pool.arm is None:
         return index
     numbers = [names.index(name) for name in policy.arms]
     kept = np.flatnonzero(np.isin(pool.arm, numbers))
-    del arm
     return kept[index]
 
 
@@ -170,20 +171,24 @@ def test_lower_prices_cost_more_and_results_are_of_every_question(
     assert known.cost.shape == (80, len(fitted.prices))
     assert cost[0] <= cost[-1]
     assert cost[-1] > 3 * cost[0]
-    again = replay_evidence(experiment, fitted.policy, fitted.features)  # type: ignore[arg-type]
+    again = replay_evidence(experiment, fitted.policy, fitted.features)
+    assert again is not None
     assert again.cost == pytest.approx(known.cost)
     assert again.accuracy == pytest.approx(known.accuracy)
 
 
 def test_saved_policy_decides_alike(fitted: FittedPolicy, tmp_path: Path) -> None:
     policy = fitted.policy
-    assert isinstance(policy, ColouredPolicy)
+    assert isinstance(policy, CorrectedPolicy)
     save_bundle(Bundle(policy), tmp_path / "bundle")
     again = load_bundle(tmp_path / "bundle").policy
-    assert isinstance(again, ColouredPolicy)
-    assert (again.action == policy.action).all()
+    assert isinstance(again, CorrectedPolicy)
+    assert again.values.advantage == pytest.approx(policy.values.advantage, rel=1e-5, abs=1e-9)
+    assert (again.uniform == policy.uniform).all()
     assert again.schedule == policy.schedule
-    assert again.confidence.cuts == policy.confidence.cuts
+    for name in ("mean", "scale", "slope", "intercept", "weight_slope", "weight_intercept"):
+        found = getattr(again.confidence, name)
+        assert (found == getattr(policy.confidence, name)).all()
     assert again.levels == policy.levels
     assert (again.pooled is None) == (policy.pooled is None)
     assert load_bundle(tmp_path / "bundle").needs_logprobs
@@ -193,7 +198,8 @@ def test_saved_policy_decides_alike(fitted: FittedPolicy, tmp_path: Path) -> Non
     ("entry", "value"),
     [
         ("arms", ["a", "a"]),
-        ("n_bins", [3]),
+        ("table_samples", 17),
+        ("confidence", {"signals": ["other"]}),
         ("max_samples", [40, 40]),
         ("prices", [0.1, 0.2]),
         ("arm_cost", [0.0]),
@@ -230,6 +236,7 @@ def test_mixture_over_arms_runs_live_and_is_saved(experiment: Experiment, tmp_pa
         assert len(drawn) == choice[1]
         assert choice in levels
     again = replay_evidence(experiment, policy, made.features)
+    assert again is not None
     assert again.accuracy == pytest.approx(made.known.accuracy)
 
 
@@ -278,12 +285,43 @@ def test_shuffled_signal_gives_the_policy_that_sees_votes_alone(*, within: bool)
     assert curve.accuracy == pytest.approx(votes.accuracy)
 
 
-def test_shuffled_signal_of_several_arms_gives_plans_without_bins() -> None:
+def test_shuffled_signal_of_several_arms_is_not_recorded_while_serving() -> None:
     shuffled = Experiment(shuffle_signals(make_pool(), within=True), (1, 2, 4), n_permutations=6)
     policy = make_sequential(shuffled, np.arange(60)).policy
-    assert isinstance(policy, ColouredPolicy)
-    assert policy.colours.n_bins == (1,) * len(policy.arms)
+    assert isinstance(policy, CorrectedPolicy)
+    assert not policy.confidence.signals
     assert not Bundle(policy).needs_logprobs
+
+
+def test_latency_is_that_of_the_samples_that_are_drawn(
+    experiment: Experiment, fitted: FittedPolicy
+) -> None:
+    policy = fitted.policy
+    assert isinstance(policy, CorrectedPolicy)
+    evidence = select_evidence(experiment, policy)
+    for column in (5, 25):
+        price = policy.schedule.prices[column]
+        taken = evidence.measure_latency(policy, price, experiment.pool.features)
+        assert taken is not None
+        assert fitted.known is not None
+        by_question = taken.reshape(len(experiment.pool), -1).mean(axis=1)
+        assert by_question == pytest.approx(fitted.known.n_samples[:, column])  # a second each
+
+
+def test_evidence_and_confidence_are_computed_once(experiment: Experiment) -> None:
+    evidence, train = experiment.evidence, np.arange(50)
+    assert evidence.confidence(train, joint=True) is evidence.confidence(train, joint=True)
+    alone = evidence.confidence(train, joint=False)
+    assert (alone is evidence.confidence(train, joint=True)) == (evidence.samples.n_arms == 1)
+    assert not np.ptp(alone.weight_intercept) > 0  # alone, only signals weight samples
+    every = tuple(range(evidence.samples.n_arms))
+    assert evidence.select(every) is evidence
+    fewer = evidence.select(every, (2,) * len(every))
+    assert fewer is evidence.select(every, (2,) * len(every))
+    assert fewer.max_samples == (2,) * len(every)
+    last = evidence.select(every[-1:])
+    assert last.samples.n_arms == 1
+    assert set(last.samples.cost.tolist()) == {1.0 + 4.0 * every[-1]}
 
 
 def test_every_policy_is_compared_with_weighted_votes() -> None:
@@ -321,13 +359,19 @@ def test_policies_say_whether_they_see_evidence() -> None:
     assert not sees_evidence("adaptive-consistency")
 
 
-def test_at_most_four_arms_are_chosen_by_cost() -> None:
+def test_arms_are_chosen_by_cost_while_positions_are_few_enough() -> None:
     pool = make_pool(40, arms=("small", "large", "other"))
     shared = Experiment(pool, (1, 2), (2.0,), n_permutations=4)
     arms, needed = choose_arms(shared, np.arange(30))
     assert set(arms) <= {0, 1, 2}
     assert len(needed) == len(arms)
     assert list(arms) == sorted(arms)
+    assert len(Grid(needed)) <= MAX_POSITIONS
+    # One more sample of an arm would be too many positions, or was not recorded.
+    for i, cap in enumerate(needed):
+        recorded = shared.evidence.max_samples[arms[i]]
+        more = (*needed[:i], cap + 1, *needed[i + 1 :])
+        assert cap == recorded or len(Grid(more)) > MAX_POSITIONS
 
 
 def test_questions_without_enough_samples_of_an_arm_are_excluded() -> None:

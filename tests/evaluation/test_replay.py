@@ -14,14 +14,17 @@ from adacompute.core.states import StateMeasure, states
 from adacompute.core.types import make_levels
 from adacompute.core.utility import estimate
 from adacompute.evaluation import replay as replay_module
+from adacompute.evaluation.evidence import Evidence
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay, ReplayResult
+from adacompute.policies.arm_samples import ArmSamples
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.prior import Prior
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.stopping import EarlyStoppingRule
 from adacompute.policies.uniform import FixedRule, RetryRule
+from test_support.arm_policies import escalating_policy, uniform_policy
 from test_support.states import measure_states
 
 EVERY = make_levels(tuple(range(1, 9)))
@@ -253,3 +256,31 @@ def test_a_round_takes_as_long_as_its_slowest_sample_and_rounds_add_up(small: Po
     assert (one_by_one <= drawn[:, :5].sum(axis=1) + 1e-12).all()
     with pytest.raises(DataError):
         Replay(small, 5, 8).measure_latency(alone(FixedRule(3)), 1.0, none, 1.0)
+
+
+def test_samples_of_two_arms_take_a_round_each_and_uniform_ones_take_one() -> None:
+    rng, n_questions = np.random.default_rng(0), 30
+    arm = np.tile([0, 0, 1, 1, 1], n_questions)
+    answer = rng.integers(0, 2, len(arm))
+    samples = ArmSamples(
+        answers=Answers(np.arange(n_questions + 1) * 5, answer, answer == 0),
+        key=np.arange(n_questions, dtype=np.uint64),
+        arm=arm,
+        n_arms=2,
+        cost=np.array([1.0, 5.0])[arm],
+        signals=(),
+        values=np.empty((len(arm), 0)),
+        latency_s=np.tile([1.0, 1.0, 2.0, 3.0, 4.0], n_questions),
+    )
+    features = np.empty((n_questions, 0), np.float32)
+    found = []
+    for policy in (escalating_policy(), uniform_policy(3)):
+        evidence = Evidence(samples, policy.max_by_arm, 4, 0, False, np.zeros(n_questions))
+        result = evidence.run_policy(policy, features)
+        assert result is not None
+        taken = evidence.measure_latency(policy, 0.1, features)
+        assert taken is not None
+        known = (result.cost, result.n_samples, result.n_rounds)
+        assert all(np.ptp(one) == 0 for one in known)
+        found.append([*(float(one[0, 0]) for one in known), float(taken.min()), float(taken.max())])
+    assert found == [[6.0, 2.0, 2.0, 3.0, 5.0], [15.0, 3.0, 1.0, 4.0, 4.0]]

@@ -307,7 +307,7 @@ def test_confidence_helps_where_it_tells(one_arm: Experiment) -> None:
 
 def test_the_best_single_arm_is_part_of_the_mixture(arms: Experiment) -> None:
     rows = np.arange(len(arms.pool))
-    levels = arms.evidence.run_levels(arms.evidence.votes(rows, joint=False))
+    levels = arms.evidence.run_levels(arms.evidence.confidence(rows, joint=False))
     fitted = OnlyArm("large")(arms, rows)
     assert fitted.known is not None
     numbers = [6 + n - 1 for _, n in find_setting(fitted)]

@@ -21,7 +21,14 @@ from adacompute.policies.arm_settings import ArmSettings, edit_request
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.confidence import Confidence, equal_confidence
 from adacompute.policies.price_schedule import PriceSchedule
-from test_support.arm_policies import CAREFUL, FRONTIER, QUICK, escalating_policy, save_arms
+from test_support.arm_policies import (
+    CAREFUL,
+    FRONTIER,
+    QUICK,
+    escalating_policy,
+    save_arms,
+    uniform_policy,
+)
 from test_support.gateways import send, serve_scripted_gateway
 from test_support.scripted import ScriptedReply
 
@@ -56,6 +63,19 @@ def test_each_arm_edits_the_request_and_nothing_else(tmp_path: Path) -> None:
     assert careful["verbosity"] == "high"
     assert quick["user"] == careful["user"] == "me"
     assert "temperature" not in quick
+
+
+def test_a_uniform_number_of_samples_of_an_arm_is_drawn_at_once(tmp_path: Path) -> None:
+    path = save_arms(uniform_policy(3), tmp_path / "b", arms=(QUICK, CAREFUL))
+    with serve_scripted_gateway({"bundle": str(path), "budget": 2}) as (upstream, port):
+        upstream.answer(*map(reply, ("It is 4.", "It is 5.", "It is 5.")))
+        body = b'{"model":"virtual","messages":[{"role":"user","content":"2 + 2?"}]}'
+        answered = send(port, "POST", "/v1/chat/completions", body=body)
+        sent = [json.loads(one.body) for one in upstream.received]
+    assert answered.status == 200
+    assert json.loads(answered.body)["choices"][0]["message"]["content"] == "It is 5."
+    assert [one["model"] for one in sent] == ["large"] * 3
+    assert answered.values("x-adacompute-samples") == ["3"]
 
 
 def test_question_is_found_in_the_prompt_of_an_arm(tmp_path: Path) -> None:
@@ -117,8 +137,8 @@ def test_mixture_of_one_arm_draws_its_samples_at_once(tmp_path: Path) -> None:
 
 
 def confident_bundle() -> Bundle:
-    one = np.ones((1, 1))
-    confidence = Confidence(("mean_logprob",), -one, one, one, np.zeros(1), ((),), 1.0)
+    one, zero = np.ones((1, 1)), np.zeros(1)
+    confidence = Confidence(("mean_logprob",), -one, one, one, zero, one, zero)
     mixture = ArmMixture(("one",), ((0, 2),), PriceSchedule((0.1,)), confidence, (1.0,))
     return Bundle(mixture, frontier=FRONTIER, notes={"policy": "mixture"})
 

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -182,7 +182,7 @@ def test_invalid_json_is_rejected(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 2}', '{"format": 3}'])
 def test_other_format_versions_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    check_rejected(tmp_path, "format (None|2|3), .* format 6: run 'adacompute train' again")
+    check_rejected(tmp_path, "format (None|2|3), .* format 7: run 'adacompute train' again")
 
 
 SETTINGS = asdict(Settings())
@@ -389,7 +389,7 @@ def test_a_failed_write_keeps_the_old_bundle(
 
 
 def test_policies_that_cannot_be_loaded_are_not_saved(tmp_path: Path) -> None:
-    class Custom:
+    class Custom(Policy):
         levels = LEVELS
 
         def prepare_features(self, features: Float32Array) -> Float32Array:
@@ -399,6 +399,8 @@ def test_policies_that_cannot_be_loaded_are_not_saved(tmp_path: Path) -> None:
             raise NotImplementedError
 
     class Whim:
+        decides_once: ClassVar[bool] = False
+
         def target_samples(self, observed: ObservedSamples) -> IntArray:
             raise NotImplementedError
 

@@ -1,23 +1,26 @@
-"""Confidence: fitted log-odds, bins and weights of votes."""
+"""Confidence: fitted log-odds, weights of samples, and weighted votes."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from adacompute.core.types import FloatArray
 from adacompute.policies.confidence import (
+    ASSUMED,
     LENGTH,
-    MIN_SEPARATION,
-    POWERS,
+    MAX_LOG_ODDS,
     Confidence,
-    candidate_signals,
     equal_confidence,
     fit_confidence,
+    fit_logistic,
     measure_separation,
-    select_power,
+    vote,
 )
+from adacompute.policies.vote_weights import MIN_SEPARATION
 
 
 def informative(n_samples: int = 4000, *, sign: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -27,11 +30,18 @@ def informative(n_samples: int = 4000, *, sign: float = 1.0) -> tuple[np.ndarray
     return signal, rng.random(n_samples) < chance
 
 
-def fit(signal: np.ndarray, correct: np.ndarray, name: str = "mean_logprob") -> Confidence:
+def fit(
+    signal: np.ndarray, correct: np.ndarray, name: str = "mean_logprob", n_arms: int = 1
+) -> Confidence:
     arm = np.zeros(len(signal), dtype=np.int64)
-    return fit_confidence(
-        arm, signal[:, None], correct, signals=(name,), n_arms=1, n_bins=[2], power=2.0
-    )
+    return fit_confidence(arm, signal[:, None], correct, signals=(name,), n_arms=n_arms)
+
+
+def weighted(*slope: float) -> Confidence:
+    """Return a fitted confidence of arms whose weights have these slopes."""
+    model = fit(*informative(), n_arms=len(slope))
+    mean, scale = (np.tile(one[:1], (len(slope), 1)) for one in (model.mean, model.scale))
+    return replace(model, mean=mean, scale=scale, weight_slope=np.array(slope)[:, None])
 
 
 def test_log_odds_are_calibrated() -> None:
@@ -43,55 +53,112 @@ def test_log_odds_are_calibrated() -> None:
         own = (chance >= low) & (chance < high)
         assert own.sum() > 100
         assert correct[own].mean() == pytest.approx(chance[own].mean(), abs=0.05)
-    assert model.weight(log_odds) == pytest.approx(np.exp(2.0 * log_odds))
 
 
-def test_bins_have_equal_sizes_and_rise_with_the_log_odds() -> None:
+def test_every_sample_counts_once_until_weights_are_fitted() -> None:
     signal, correct = informative()
     model = fit(signal, correct)
-    arm = np.zeros(len(signal), dtype=np.int64)
-    log_odds = model.log_odds(arm, signal[:, None])
-    own = model.find_bin(arm, log_odds)
-    assert np.bincount(own).tolist() == pytest.approx([2000, 2000], abs=1)
-    assert log_odds[own == 0].max() <= log_odds[own == 1].min()
-    assert model.n_bins == (2,)
+    assert model.has_equal_weights
+    assert (model.weight(np.zeros(len(signal), dtype=np.int64), signal[:, None]) == 1.0).all()
+
+
+def test_logarithm_of_a_weight_is_linear_in_standard_deviations_of_its_arm() -> None:
+    signal, _ = informative()
+    model = weighted(0.5, 0.0)
+    model = replace(model, weight_intercept=np.array([0.0, 1.0]))
+    mean, spread = float(signal.mean()), float(signal.std())
+    for z in (-2.0, 0.0, 1.0):
+        own, other = (model.measure(arm, [mean + z * spread])[1] for arm in (0, 1))
+        assert own == pytest.approx(math.exp(0.5 * z))
+        assert other == pytest.approx(math.e)
+    # Signals are clipped to four standard deviations.
+    assert model.measure(0, [mean + 40 * spread])[1] == pytest.approx(math.exp(2.0))
+
+
+@pytest.mark.parametrize(
+    ("slope", "intercept", "are_equal"),
+    [((0.0, 0.0), (1.0, 1.0), True), ((0.0, 0.1), (0.0, 0.0), False), ((0, 0), (0, 1), False)],
+)
+def test_equal_weights_are_those_that_do_not_depend_on_signals_or_arms(
+    slope: tuple[float, ...], intercept: tuple[float, ...], *, are_equal: bool
+) -> None:
+    model = replace(weighted(*slope), weight_intercept=np.array(intercept, dtype=np.float64))
+    assert model.has_equal_weights == are_equal
+    plain = model.without_weights
+    assert plain.has_equal_weights
+    assert plain.measure(0, [-0.2]) == (model.measure(0, [-0.2])[0], 1.0)
+
+
+def test_assumed_samples_go_from_bad_to_good_ones() -> None:
+    signal, correct = informative()
+    found = weighted(1.0).assume(0)
+    log_odds, weight = (list(column) for column in zip(*found, strict=True))
+    assert len(found) == len(ASSUMED)
+    assert log_odds == sorted(set(log_odds))
+    assert weight == sorted(weight)
+    known = fit(signal, correct).log_odds(np.zeros(len(signal), dtype=np.int64), signal[:, None])
+    assert log_odds[0] <= known.min()
+    assert log_odds[-1] >= known.max()
+    longer = fit(signal, ~correct, LENGTH).assume(0)
+    assert longer[0][0] < longer[-1][0]  # shorter samples are better here
+
+
+def test_only_an_average_sample_is_assumed_where_signals_say_nothing() -> None:
+    signal, correct = informative(sign=-1.0)
+    assert fit(signal, correct).assume(0) == [fit(signal, correct).measure(0, [math.nan])]
+    assert equal_confidence(2).assume(1) == [(0.0, 1.0)]
 
 
 def test_likelihood_that_speaks_against_a_sample_is_not_used() -> None:
     signal, correct = informative(sign=-1.0)
     assert not fit(signal, correct).slope.any()
-    assert fit(signal, correct).n_bins == (1,)
     assert fit(signal, correct, LENGTH).slope[0, 0] < 0
 
 
 def test_unknown_signal_counts_as_an_average_one() -> None:
     signal, correct = informative()
-    model = fit(signal, correct)
-    known, _ = model.measure(0, [float(signal.mean())])
-    unknown, _ = model.measure(0, [math.nan])
-    assert unknown == pytest.approx(known)
+    model = replace(fit(signal, correct), weight_slope=np.ones((1, 1)))
+    assert model.measure(0, [math.nan]) == pytest.approx(model.measure(0, [float(signal.mean())]))
 
 
-def test_votes_are_weighted_by_their_odds() -> None:
-    signal, correct = informative()
-    model = fit(signal, correct)
-    assert model.vote([0, 0, 1], [-2.0, -2.0, 2.0]) == 2
-    assert model.vote([0, 0, 1], [0.0, 0.0, 0.0]) == 0
-    assert model.vote([-1, -1], [0.0, 0.0]) == -1
-    equal = equal_confidence(2)
-    assert equal.vote([1, 0, 0], [5.0, 0.0, 0.0]) == 1
-    assert equal.n_bins == (1, 1)
-    assert equal.measure(1, []) == (0.0, 0)
+def test_log_odds_of_certain_samples_are_finite() -> None:
+    signal = np.repeat([-0.1, -0.9], 5000)
+    model = fit(signal, signal > -0.5)
+    low, high = (model.measure(0, [one])[0] for one in (-0.9, -0.1))
+    assert -MAX_LOG_ODDS <= low < -4.0
+    assert 4.0 < high <= MAX_LOG_ODDS
+
+
+def test_vote_returns_the_first_sample_of_the_answer_with_the_largest_weight() -> None:
+    assert vote([0, 0, 1], [0.1, 0.1, 3.0]) == 2
+    assert vote([0, 1, 0], [1.0, 1.0, 1.0]) == 0
+    assert vote([5, 1, 1], [1.0, 0.4, 0.7]) == 1
+    assert vote([2, 1], [1.0, 1.0]) == 0  # the answer seen first
+    assert vote([-1, 3], [9.0, 1.0]) == 1
+    assert vote([-1, -1], [1.0, 1.0]) == -1
+    assert vote([], []) == -1
 
 
 def test_arm_without_samples_has_an_average_confidence() -> None:
-    signal, correct = informative()
-    arm = np.zeros(len(signal), dtype=np.int64)
-    model = fit_confidence(
-        arm, signal[:, None], correct, signals=("mean_logprob",), n_arms=2, n_bins=[2, 2]
-    )
-    assert model.measure(1, [-0.1]) == (0.0, 0)
-    assert model.of_arm(0).slope.shape == (1, 1)
+    model = fit(*informative(), n_arms=2)
+    assert model.measure(1, [-0.1]) == (0.0, 1.0)
+    assert equal_confidence(2).measure(1, []) == (0.0, 1.0)
+
+
+def test_logistic_regression_has_no_slope_of_its_penalised_likelihood() -> None:
+    rng = np.random.default_rng(4)
+    values, share = rng.normal(size=(60, 3)), rng.random(60)
+    for ridge, weight in ((1.0, 1.0), (3.0, 0.1)):
+        fitted = fit_logistic(values, share, ridge=ridge, weight=weight)
+
+        def loss(coefficients: FloatArray, ridge: float = ridge, weight: float = weight) -> float:
+            chance = 1 / (1 + np.exp(-(coefficients[0] + values @ coefficients[1:])))
+            likelihood = share * np.log(chance) + (1 - share) * np.log(1 - chance)
+            penalty = coefficients[0] ** 2 / 100 + (coefficients[1:] ** 2).sum()
+            return float(ridge * penalty / 2 - weight * likelihood.sum())
+
+        for step in 0.01 * np.vstack([np.eye(4), -np.eye(4)]):
+            assert loss(fitted + step) > loss(fitted)
 
 
 def test_signal_must_tell_samples_of_one_question_apart() -> None:
@@ -109,22 +176,3 @@ def test_signal_must_tell_samples_of_one_question_apart() -> None:
     unknown = np.where(question < 20, np.nan, useful)
     assert MIN_SEPARATION < measure_separation(unknown, correct, question, question) < found
     assert measure_separation(unknown * np.nan, correct, question, question) == 0
-
-
-def test_only_recorded_signals_are_candidates() -> None:
-    values = np.array([[-0.1, np.nan, -0.2, 2.0], [-0.3, np.nan, -0.1, 3.0]])
-    names = ("mean_logprob", "min_logprob_window", "answer_logprob", LENGTH)
-    found = candidate_signals(names, values)
-    both = ("mean_logprob", "answer_logprob")
-    assert found == [("mean_logprob",), ("answer_logprob",), both, (*both, LENGTH)]
-    assert candidate_signals(names, np.full((2, 4), np.nan)) == [()]
-
-
-def test_power_must_be_clearly_better_than_counting() -> None:
-    rng = np.random.default_rng(1)
-    noise = {power: rng.normal(0.5, 0.1, 200) for power in POWERS}
-    assert select_power(lambda power: noise[power], 3.0)[0] == 0.0
-    better = {power: noise[0.0] + 0.05 * (power == 4.0) for power in POWERS}
-    power, mean = select_power(lambda one: better[one], 3.0)
-    assert power == 4.0
-    assert mean == pytest.approx(float(better[4.0].mean()))

@@ -14,7 +14,13 @@ from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, states, vote_keys
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.votes import running_accuracy
-from adacompute.policies.induction import break_even_prices, continuation_value, occupancy
+from adacompute.policies.induction import (
+    PRICES,
+    advantages,
+    break_even_prices,
+    continuation_value,
+    occupancy,
+)
 from test_support.states import measure_states
 
 QUESTIONS = 6
@@ -52,6 +58,53 @@ def test_the_break_even_rule_is_optimal(answer: IntArray, price: float) -> None:
     utility, cost = score(measure, break_even_prices(measure)[:, 0], price)
     # Break-even prices are interpolated, so a state may stop slightly early.
     assert utility - price * cost == pytest.approx(best, abs=1e-3 * price + 1e-9)
+
+
+def advantages_by_orders(answer: IntArray, price: float) -> dict[int, float]:
+    """Return what one more sample adds in every vote state, from all orders of the samples."""
+    orders = np.array([one for row in answer for one in itertools.permutations(row.tolist())])
+    path = states().find(vote_keys(orders))
+    accuracy = running_accuracy(orders, (orders == 0).astype(float))
+    stopping = np.hstack([np.zeros((len(orders), 1)), accuracy])
+    value, found = stopping[:, -1].copy(), dict[int, float]()
+    for n in range(answer.shape[1] - 1, -1, -1):
+        here = path[:, n]
+        for state in np.unique(here).tolist():
+            rows = here == state
+            found[state] = float(value[rows].mean() - price - stopping[rows, n].mean())
+            if found[state] > 0:
+                value[rows] -= price
+            else:
+                value[rows] = stopping[rows, n]
+    return found
+
+
+@settings(max_examples=20, deadline=None)
+@given(answers3, st.floats(1e-4, 0.5))
+def test_advantages_are_the_means_of_all_orders_in_a_state(answer: IntArray, price: float) -> None:
+    found = advantages(mixture(answer, 4), np.array([price, 0.7 * price]))[:, 0]
+    for k, own in enumerate((price, 0.7 * price)):
+        expected = advantages_by_orders(answer, own)
+        for state, advantage in expected.items():
+            assert found[state, k] == pytest.approx(advantage, abs=1e-9)
+        others = np.setdiff1d(np.arange(len(found)), list(expected))
+        assert (found[others, k] == -1.0).all()
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_an_advantage_is_positive_below_the_break_even_price(seed: int) -> None:
+    answer = np.random.default_rng(seed).integers(UNPARSED, 4, (25, 12))
+    measure = mixture(answer, 10)
+    found, limit = advantages(measure, PRICES)[:, 0], break_even_prices(measure)
+    clear = np.abs(found) > 1e-9
+    assert ((found > 0) == (limit > PRICES))[clear].all()
+    reached = measure.mass[:, 0] > 0
+    assert clear[reached].mean() > 0.9
+    # A lower price adds at least its difference, and at most that of all samples to come.
+    fall = np.diff(found[reached & (states().n_samples[: len(found)] < 10)], axis=1)
+    assert (fall >= -np.diff(PRICES) - 1e-9).all()
+    assert (fall <= -10 * np.diff(PRICES) + 1e-9).all()
 
 
 def test_continuation_value_of_the_measure_is_the_measure_before() -> None:

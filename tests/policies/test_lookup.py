@@ -14,7 +14,6 @@ from adacompute.core.types import IntArray, make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.policies import lookup
 from adacompute.policies.bundle import load_bundle
-from adacompute.policies.lookup import make_lookup
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
@@ -67,7 +66,7 @@ def make_state(policy: Policy, n_questions: int, seed: int) -> State:
 
 
 def decide_by_lookup(policy: Policy, state: State, price: float) -> IntArray:
-    table, found = make_lookup(policy), []
+    table, found = policy.make_lookup(), []
     assert table is not None
     for i in range(len(state)):
         n_samples = int(state.observed.n_samples[i])
@@ -102,5 +101,5 @@ def test_lookups_forget_when_they_are_full(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_policies_that_need_blocks_have_no_lookup() -> None:
-    assert make_lookup(replace(MIXED, mix_by="length")) is None
-    assert make_lookup(replace(example(), round_cost=1.0)) is None
+    assert replace(MIXED, mix_by="length").make_lookup() is None
+    assert replace(example(), round_cost=1.0).make_lookup() is None

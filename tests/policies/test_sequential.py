@@ -16,7 +16,8 @@ from adacompute.policies.bundle_files import TABLES
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.prior import response_profile
-from adacompute.policies.sequential import MAX_PLANS, SequentialPolicy, fit_sequential
+from adacompute.policies.sequential import MAX_PLANS, SequentialPolicy
+from adacompute.policies.sequential_fit import fit_sequential
 from adacompute.policies.sequential_tables import from_spec, to_spec
 from adacompute.policies.spec import PolicySpec
 

@@ -26,6 +26,7 @@ from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingR
 from adacompute.policies.uniform import FixedRule, RetryRule
 from adacompute.sampling.blocks import decide, question_features
 from adacompute.sampling.session import AnySample, ParsedAnswer, Request, Session
+from test_support.arm_policies import escalating_policy, uniform_policy
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "fixed": (FixedRule(3),),
@@ -295,6 +296,28 @@ def test_levels_of_several_models_need_a_policy_over_arms() -> None:
     policy = RulePolicy("fixed", levels, (FixedRule(2),), PriceSchedule((0.1,)))
     with pytest.raises(BundleError, match="large"):
         Session(policy, "2 + 2?", price=0.1, grader="numeric")
+
+
+def test_a_uniform_number_of_samples_of_an_arm_is_one_request() -> None:
+    session = Session(uniform_policy(3), None, price=0.1, grader="numeric")
+    assert session.ask() == Request(3, "careful")
+    session.tell(["4"])
+    assert session.ask() == Request(2, "careful")
+    assert session.planned_after([1, 1]) is None
+    session.tell(["5", "5"])
+    assert session.ask() is None
+    assert (session.answer, session.rounds, session.progress.arms) == ("5", 1, [1, 1, 1])
+
+
+def test_samples_of_two_arms_are_one_request_each() -> None:
+    session = Session(escalating_policy(), None, price=0.1, grader="numeric")
+    assert session.ask() == Request(1, "quick")
+    assert session.planned_after([0]) == 2
+    session.tell(["4"])
+    assert session.ask() == Request(1, "careful")
+    session.tell(["5"])
+    assert session.ask() is None
+    assert (session.answer, session.rounds, session.progress.arms) == ("5", 2, [0, 1])
 
 
 def test_half_a_surrogate_pair_in_a_question_is_replaced() -> None:

@@ -16,7 +16,7 @@ from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.today import TodayOptions
 from adacompute.policies.bundle import load_bundle
-from adacompute.policies.coloured import ColouredPolicy
+from adacompute.policies.corrected import CorrectedPolicy
 from adacompute.stages import calibrate as calibrations
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples
@@ -29,10 +29,15 @@ Rows = list[dict[str, Any]]
 def trained(
     tmp_path_factory: pytest.TempPathFactory, rows: Rows, write: Callable[[Path, Rows], Path]
 ) -> tuple[Path, Path]:
-    """Return a run and a bundle of it."""
+    """Return a run whose samples tell how sure they are, and a bundle of it."""
     place = tmp_path_factory.mktemp("calibrate")
     twice = [
-        {**row, "question_id": f"{row['question_id']}/{i}", "question": f"{row['question']} {i}"}
+        {
+            **row,
+            "question_id": f"{row['question_id']}/{i}",
+            "question": f"{row['question']} {i}",
+            "mean_logprob": -0.1 if row["correct"] else -0.4,
+        }
         for i in range(2)
         for row in rows
     ]
@@ -78,7 +83,7 @@ def test_a_policy_that_draws_one_sample_per_round_has_no_limit_of_rounds(
 ) -> None:
     """Its price and verdict would be those of another policy, and it would end too early."""
     run, weighted = trained
-    assert isinstance(load_bundle(weighted).policy, ColouredPolicy)
+    assert isinstance(load_bundle(weighted).policy, CorrectedPolicy)
     with pytest.raises(ConfigError, match="--evidence"):
         calibrate_run(run, bundle=weighted, budget=2.0, max_rounds=2)
 

@@ -89,7 +89,12 @@ def test_base_install_fits_a_policy_without_extras(
 ) -> None:
     monkeypatch.setattr(errors, "find_spec", lambda _: None)
     many = [
-        {**row, "question_id": f"{i}/{row['question_id']}", "question": f"{i} {row['question']}"}
+        {
+            **row,
+            "question_id": f"{i}/{row['question_id']}",
+            "question": f"{i} {row['question']}",
+            "mean_logprob": -0.1 if row["correct"] else -0.4,
+        }
         for i in range(2)
         for row in rows
     ]

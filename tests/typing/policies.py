@@ -75,7 +75,7 @@ app = ada.create_app({"m": policy, "n": "mypolicy"}, base_url="http://127.0.0.1/
 lifespan: Callable[[object], Any] = app.lifespan
 
 
-class OneMore:
+class OneMore(ada.Policy):
     """A policy of the user's own."""
 
     levels = ada.make_levels((1, 2))

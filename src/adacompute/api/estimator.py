@@ -19,8 +19,7 @@ from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.features.embedding import pin_encoder
 from adacompute.policies.bundle import Bundle, save_bundle
-from adacompute.policies.kinds import EVIDENCE_POLICIES
-from adacompute.policies.rule_policy import RulePolicy
+from adacompute.policies.policy import Policy
 from adacompute.sampling.session import Session
 from adacompute.stages.calibrate import keep_calibrations
 from adacompute.stages.train import make_bundle
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from adacompute.core.types import IntArray
     from adacompute.graders.grader import Grader
     from adacompute.policies.bundle import FrontierPoint
-    from adacompute.policies.policy import Policy
 
 E = TypeVar("E", bound="Estimator")
 
@@ -159,12 +157,10 @@ class Estimator:
         prices = getattr(self, "prices_", None) or price_grid(1.0 / experiment.sample_cost(train))
         rows = samples.positions(experiment.pool.key)
         features = samples.features(self.to_bundle().features)[rows]
-        is_stepped = isinstance(self.policy_, RulePolicy) and self.policy_.mix_by == "none"
-        known = None
-        if isinstance(self.policy_, EVIDENCE_POLICIES):
-            known = replay_evidence(experiment, self.policy_, features)
+        policy = self.policy_
+        known = replay_evidence(experiment, policy, features)
         return FittedPolicy(
-            self.policy_, tuple(prices), features, is_stepped=is_stepped, known=known
+            policy, tuple(prices), features, is_stepped=policy.is_stepped, known=known
         )
 
     def _check_levels(self, limit: int) -> tuple[int, ...]:
@@ -275,7 +271,7 @@ class Pretrained(Estimator):
     @property
     def row_name(self) -> str:
         """Name in tables and bundles: that of the policy."""
-        return str(getattr(self.policy, "name", type(self.policy).__name__))
+        return self.policy.name or type(self.policy).__name__
 
     def fit(self, samples: Samples) -> Self:  # noqa: ARG002 - there is nothing to learn
         """Return the policy unchanged."""
@@ -308,8 +304,8 @@ def as_estimator(value: object) -> Estimator:
         return value
     if isinstance(value, type):
         raise ConfigError(f"expected a policy, got the class {value.__name__}: call it first")
-    if hasattr(value, "decide") and hasattr(value, "levels"):
-        return Pretrained(value)  # type: ignore[arg-type]  # it has what a policy has
+    if isinstance(value, Policy):
+        return Pretrained(value)
     if hasattr(value, "fit") and hasattr(value, "get_params"):
         return _Adapter(value)
     raise ConfigError(f"expected a policy such as ada.Sequential(), got {type(value).__name__}")

@@ -14,7 +14,6 @@ import numpy as np
 from adacompute.batch.cost_curves import cell_costs, has_cell_costs
 from adacompute.batch.plan import BatchPlan
 from adacompute.batch.planning import PlannedBatch
-from adacompute.batch.preparation import Kind, Preparation
 from adacompute.core.types import FloatArray
 
 
@@ -59,7 +58,7 @@ def expect_spend(batch: PlannedBatch, plan: BatchPlan) -> ExpectedSpend:
     """Return what a plan expects to spend, shard by shard."""
     sizes = np.array([shard.stop - shard.start for shard in batch.shards], dtype=np.float64)
     cost = sizes
-    if Preparation(batch.bundle).kind == Kind.CELL and has_cell_costs(batch.bundle):
+    if has_cell_costs(batch.bundle):
         classes = cell_costs(batch.bundle)
         means = [
             classes.curve(np.asarray(one.counts, dtype=np.int64)[0]).cost_at(plan.price)

@@ -11,15 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from adacompute.batch.plan import BatchPlan
-from adacompute.batch.preparation import Kind, Preparation, Prepared
+from adacompute.batch.preparation import Preparation, Prepared
 from adacompute.core.types import IntArray, KeyArray, UtilityTable
 from adacompute.core.upgrades import apply_cutoff
-from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.bundle import Bundle
-from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
-from adacompute.policies.policy import SampleMatrix, mixing_uniform
-from adacompute.policies.router import RouterPolicy
+from adacompute.policies.policy import PreparedKind as Kind
+from adacompute.policies.policy import SampleMatrix
 
 
 class FirstActions(NamedTuple):
@@ -63,25 +61,8 @@ def _find_levels(
         return apply_cutoff(utility_block(bundle, values, positions), plan.cutoff)
     if keys is None:
         return np.zeros(len(values), dtype=np.int64)  # one sample of any question
-    if isinstance(policy, RouterPolicy):
-        setting = policy.schedule.select(plan.price, mixing_uniform(keys))
-        return values[np.arange(len(values)), setting].astype(np.int64)
-    if isinstance(policy, ArmMixture):
-        return policy.schedule.select(plan.price, mixing_uniform(keys))
-    if isinstance(policy, ColouredPolicy):
-        return _coloured_levels(policy, plan.price, prepared.values[:, 0], keys)
-    return _ask_policy(preparation, plan.price, prepared, keys)
-
-
-def _coloured_levels(
-    policy: ColouredPolicy, price: float, cell: IntArray, keys: KeyArray
-) -> IntArray:
-    """Return the first level of each arm that the plan of the price samples first."""
-    start = policy.find_state((), (), ())
-    setting = policy.schedule.select(price, mixing_uniform(keys))
-    arm = policy.action[setting, start, cell].astype(np.int64) - 1
-    first = np.concatenate([[0], np.cumsum(policy.colours.max_samples)[:-1]])
-    return np.asarray(first[arm])
+    found = policy.first_levels(plan.price, values, keys)
+    return _ask_policy(preparation, plan.price, prepared, keys) if found is None else found
 
 
 def _ask_policy(
@@ -112,7 +93,7 @@ def utility_block(bundle: Bundle, values: np.ndarray, positions: KeyArray) -> Ut
 def _arms(bundle: Bundle, level: IntArray) -> IntArray | None:
     """Return the arm of each level; None if there is one arm."""
     policy = bundle.policy
-    if not isinstance(policy, ColouredPolicy | ArmMixture) or len(policy.arms) == 1:
+    if len(policy.arms) <= 1:
         return None
     arms = np.array([policy.arm_of_level(i) for i in range(len(policy.levels))])
     return np.asarray(arms[level])

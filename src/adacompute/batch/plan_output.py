@@ -20,11 +20,10 @@ import pyarrow.parquet as pq
 from adacompute.batch.first_actions import find_first_actions
 from adacompute.batch.plan import BatchPlan
 from adacompute.batch.planning import PlannedBatch, load_preparation, store_bundle
-from adacompute.batch.preparation import Kind, Preparation, Prepared
+from adacompute.batch.preparation import Preparation, Prepared
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.spool import Shard, Spool
-from adacompute.policies.arm_mixture import ArmMixture
-from adacompute.policies.coloured import ColouredPolicy
+from adacompute.policies.policy import PreparedKind as Kind
 
 BATCH_ROWS = 1 << 16
 """Rows that are written at once."""
@@ -127,7 +126,7 @@ def action_schema(preparation: Preparation) -> pa.Schema:
         fields.append(("arm", pa.string()))
     if preparation.kind == Kind.UTILITIES:
         fields.append(("utility", pa.float32()))
-    elif preparation.kind == Kind.CELL and preparation.width:
+    elif preparation.kind == Kind.CELL:
         fields.append(("cell", pa.uint8()))
     return pa.schema(fields)
 
@@ -154,8 +153,7 @@ def tabulate(
 
 def _arm_names(preparation: Preparation) -> tuple[str, ...]:
     """Return the names of the arms of the policy, none if it knows no arms."""
-    policy = preparation.bundle.policy
-    return policy.arms if isinstance(policy, ColouredPolicy | ArmMixture) else ()
+    return preparation.bundle.policy.arms
 
 
 def _repeated(schema: pa.Schema) -> list[str]:

@@ -26,7 +26,7 @@ from adacompute.batch.cost_curves import (
 )
 from adacompute.batch.first_actions import utility_block
 from adacompute.batch.plan import BatchPlan, CostCurve, check_total, plan_at_total
-from adacompute.batch.preparation import Kind, Preparation
+from adacompute.batch.preparation import Preparation
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionFile, QuestionSource
 from adacompute.batch.spool import Shard, ShardSummary, Spool, split_source
@@ -35,6 +35,7 @@ from adacompute.core.errors import AdaComputeError
 from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable, join_tables
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.policy import PreparedKind as Kind
 from adacompute.storage.manifest import hash_path
 
 BUNDLE, SPOOL = "bundle", "spool"

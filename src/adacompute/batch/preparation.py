@@ -10,7 +10,6 @@ This module does not know files, prices or totals.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,11 +20,7 @@ from adacompute.batch.cost_curves import has_cell_costs
 from adacompute.core.types import BoolArray, IntArray, KeyArray, hash_text
 from adacompute.features.text import extract_features, feature_names
 from adacompute.policies.bundle import Bundle
-from adacompute.policies.coloured import ColouredPolicy
-from adacompute.policies.draft_router import DraftRouterPolicy
-from adacompute.policies.policy import Policy
-from adacompute.policies.router import RouterPolicy, ValueRouterPolicy
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.policy import PreparedKind as Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,15 +31,6 @@ MISSING = 255
 MISSING_KEY = 0
 
 Values = npt.NDArray[Any]
-
-
-class Kind(Enum):
-    """What is known about each question."""
-
-    CELL = "cell"
-    LEVELS = "levels"
-    UTILITIES = "utilities"
-    FEATURES = "features"
 
 
 class Prepared(NamedTuple):
@@ -63,29 +49,18 @@ class Preparation:
     @cached_property
     def kind(self) -> Kind:
         """What is computed of each question."""
-        policy = self.bundle.policy
-        if isinstance(policy, ValueRouterPolicy):
-            return Kind.UTILITIES
-        if isinstance(policy, RouterPolicy):
-            return Kind.LEVELS
-        if isinstance(policy, SequentialPolicy | ColouredPolicy) or not self.width:
-            return Kind.CELL
-        return Kind.FEATURES
+        return self.bundle.policy.prepared
 
     @cached_property
     def width(self) -> int:
         """Number of values per question."""
-        policy = self.bundle.policy
-        if isinstance(policy, RouterPolicy):
-            return len(policy.models)
-        if isinstance(policy, DraftRouterPolicy):
-            return 0  # the first action is one sample of any question
-        return count_prepared(policy, self.bundle.features)
+        none = np.zeros((1, len(feature_names(self.bundle.features))), dtype=np.float32)
+        return int(self.bundle.policy.prepare_plan(none).shape[1])
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the values."""
-        is_small = self.kind in (Kind.CELL, Kind.LEVELS)
+        is_small = self.kind in (Kind.NOTHING, Kind.CELL, Kind.LEVELS)
         return np.dtype(np.uint8 if is_small else np.float32)
 
     @property
@@ -97,19 +72,15 @@ class Preparation:
     def needs_keys(self) -> bool:
         """Whether first actions depend on the keys of questions."""
         policy = self.bundle.policy
-        if isinstance(policy, SequentialPolicy):
-            return not has_cell_costs(self.bundle)
-        return not isinstance(policy, ValueRouterPolicy | DraftRouterPolicy)
+        starts_alike = policy.is_index_rule and has_cell_costs(self.bundle)
+        return policy.first_needs_key and not starts_alike
 
     @property
     def n_classes(self) -> int:
         """Number of different values in a column of cells or levels; 0 for other kinds."""
-        if self.kind == Kind.LEVELS:
-            return len(self.bundle.policy.levels)
         policy = self.bundle.policy
-        if isinstance(policy, SequentialPolicy | ColouredPolicy):
-            return len(policy.prior.cell_centre)
-        return 1 if self.kind == Kind.CELL else 0
+        sizes = {Kind.NOTHING: 1, Kind.CELL: policy.n_cells, Kind.LEVELS: len(policy.levels)}
+        return sizes.get(self.kind, 0)
 
     def prepare(self, texts: pa.Array) -> Prepared:
         """Compute the values of questions; a null is a question without a text."""
@@ -124,10 +95,7 @@ class Preparation:
         if not self.width:
             return np.zeros((len(texts), 1), dtype=np.uint8)
         features = extract_features(texts, features=self.bundle.features)
-        if isinstance(policy, RouterPolicy):
-            levels = [model.predict(features).argmax(axis=1) for model in policy.models]
-            return np.stack(levels, axis=1).astype(np.uint8)
-        return policy.prepare_features(features).astype(self.dtype)
+        return policy.prepare_plan(features).astype(self.dtype)
 
     def find_missing(self, values: Values) -> BoolArray:
         """Return which questions have no usable text."""
@@ -142,12 +110,6 @@ class Preparation:
             if self.n_classes
             else [np.array([len(known)])]
         )
-
-
-def count_prepared(policy: Policy, features: str) -> int:
-    """Return how many numbers a policy keeps of the features of a question."""
-    none = np.zeros((1, len(feature_names(features))), dtype=np.float32)
-    return int(policy.prepare_features(none).shape[1])
 
 
 def hash_texts(texts: pa.Array) -> KeyArray:

@@ -16,12 +16,10 @@ import numpy as np
 
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.held_out import HeldOutCurve, score_held_out
-from adacompute.policies.arm_mixture import ArmMixture
-from adacompute.policies.rule_policy import RulePolicy
-from adacompute.policies.uniform import FixedRule
 
 if TYPE_CHECKING:
     from adacompute.evaluation.experiment import Experiment
+    from adacompute.policies.policy import Policy
 
 BASELINE, EQUAL_VOTES = "mixture", "mixture-votes"
 """The baseline as a policy, and the mixture in which each sample counts once."""
@@ -43,12 +41,12 @@ def score_baseline(experiment: Experiment, name: str = BASELINE) -> HeldOutCurve
 def describe_baseline(experiment: Experiment, budget: float) -> str:
     """Say which numbers of samples, of which arm, the baseline mixes at a budget."""
     policy = find_factory(BASELINE)(experiment, np.arange(len(experiment.pool))).policy
-    names = [_format_samples(n, arm) for n, arm in _choices(policy)]
+    names = [_format_samples(n, arm) for n, arm in policy.list_uniform()]
     cost = _level_costs(experiment, policy)
     position = float(np.interp(budget, cost, np.arange(len(names))))
     first, share = divmod(round(100 * position), 100)
     # Weights that count each sample alike are no weights.
-    is_weighted = isinstance(policy, ArmMixture) and bool(policy.confidence.signals)
+    is_weighted = policy.confidence is not None and bool(policy.confidence.signals)
     votes = ", with weighted votes" if is_weighted else ""
     if not share:
         return f"use {names[first]} per question{votes}"
@@ -56,23 +54,15 @@ def describe_baseline(experiment: Experiment, budget: float) -> str:
     return f"use {names[first]} per question, and {rest} for {share} % of the questions{votes}"
 
 
-def _choices(policy: object) -> list[tuple[int, str | None]]:
-    """Return the number of samples and the arm of each setting of the baseline."""
-    if isinstance(policy, ArmMixture):
-        named = policy.arms if len(policy.arms) > 1 else (None,)
-        return [(n, named[arm]) for arm, n in policy.choices]
-    assert isinstance(policy, RulePolicy)  # noqa: S101 - what `make_mixture` returns
-    return [(rule.n_samples, None) for rule in policy.rules if isinstance(rule, FixedRule)]
-
-
-def _level_costs(experiment: Experiment, policy: object) -> list[float]:
+def _level_costs(experiment: Experiment, policy: Policy) -> list[float]:
     """Return the mean cost of each setting of the baseline."""
     rows = np.arange(len(experiment.pool))
     per_round = 0.0 if experiment.pool.has_arms else experiment.round_cost(rows)
-    if isinstance(policy, ArmMixture):
-        return [n * policy.sample_cost[arm] + per_round for arm, n in policy.choices]
-    sample_cost = experiment.sample_cost(rows)
-    return [n * sample_cost + per_round for n, _ in _choices(policy)]
+    costs = policy.sample_cost or (experiment.sample_cost(rows),)
+    return [
+        n * costs[0 if arm is None else policy.arms.index(arm)] + per_round
+        for n, arm in policy.list_uniform()
+    ]
 
 
 def _format_samples(count: int, arm: str | None) -> str:

@@ -172,6 +172,6 @@ class OnlyArm:
             raise ConfigError(f"there is no arm {self.arm!r}; there are {known}")
         arm = experiment.arm_names.index(self.arm)
         evidence = experiment.evidence
-        result = evidence.run_arm(arm, evidence.votes(train, joint=False))
+        result = evidence.run_arm(arm, evidence.confidence(train, joint=False))
         settings = [(self.arm, n) for n in range(1, evidence.max_samples[arm] + 1)]
         return fit_settings(f"{ONLY}{self.arm}", experiment, train, settings, result)

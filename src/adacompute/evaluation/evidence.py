@@ -1,54 +1,35 @@
 """Evidence: policies that see arms and confidence, fitted and replayed on recorded samples.
 
-In each order of the samples, the vote after every number of samples of every arm is tabulated once.
-A static level (a number of samples of one arm) and a plan over coloured states are then replayed by
-looking up where they stop. Votes are weighted as they were learned on the training questions, for
-the mixture and for the policy alike, so a gain over the mixture is due to allocation alone.
+The samples of every arm are put into random orders once. Static levels (numbers of samples of one
+arm) and policies over positions are then replayed on all of them. Votes are weighted as they were
+learned on the training questions, for the mixture and for the policy alike, so a gain over the
+mixture is due to allocation alone.
 
 This module does not judge policies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from adacompute.core.coloured_measure import KnownMeasures
-from adacompute.core.positions import Grid, VoteTable
 from adacompute.evaluation.replay import ReplayResult
 from adacompute.evaluation.running_votes import OrderedVotes, label_orders, weighted_accuracies
-from adacompute.policies.coloured_fit import (
-    ArmSamples,
-    FittedVotes,
-    fit_votes,
-    measure_arms,
-    order_votes,
-)
-from adacompute.policies.plans import STOP
+from adacompute.policies.arm_samples import ArmSamples, Grid, OrderedSamples
+from adacompute.policies.description import vote_accuracy
+from adacompute.policies.vote_weights import fit_votes
 
 if TYPE_CHECKING:
-    from adacompute.core.coloured_measure import ColouredMeasure
     from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
-    from adacompute.policies.coloured import ColouredPolicy
+    from adacompute.policies.confidence import Confidence
+    from adacompute.policies.policy import Policy
 
 T = TypeVar("T")
-
-MAX_MEASURES = 16
-"""Measures of training questions that are kept."""
-
-MAX_BYTES = 256_000_000
-"""Memory for the measures of single questions."""
-
-MAX_TABLE = 1_000_000
-"""Votes of orders at positions, up to which they are kept for all training questions."""
-
-PRICE_BLOCK = 8
-"""Prices that are replayed at once."""
 
 
 def arm_samples(pool: Pool) -> ArmSamples:
@@ -72,9 +53,9 @@ def arm_samples(pool: Pool) -> ArmSamples:
 class Evidence:
     """Samples of a pool in random orders, and what was learned of votes on training questions.
 
-    ``max_samples`` is the largest number of samples of each arm, and ``needed`` the number that
-    states should count at least. Without ``use_confidence`` every sample counts once.
-    ``round_cost`` (N,) is what a level costs besides its samples; policies over arms ignore it.
+    ``max_samples`` is the largest number of samples of each arm. Without ``use_confidence`` every
+    sample counts once. ``round_cost`` (N,) is what a level costs besides its samples; policies over
+    arms ignore it.
     """
 
     samples: ArmSamples
@@ -83,11 +64,8 @@ class Evidence:
     seed: int
     use_confidence: bool
     round_cost: FloatArray
-    needed: tuple[int, ...] | None = None
-    _votes: dict[bytes, FittedVotes] = field(default_factory=dict, repr=False)
+    _confidence: dict[bytes, Confidence] = field(default_factory=dict, repr=False)
     _selected: dict[Any, Evidence] = field(default_factory=dict, repr=False)
-    _measures: dict[bytes, ColouredMeasure] = field(default_factory=dict, repr=False)
-    _known: KnownMeasures = field(default_factory=lambda: KnownMeasures(MAX_BYTES), repr=False)
     _tables: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -95,55 +73,41 @@ class Evidence:
         """Indices of the samples of each arm in each order, (N · permutations, cap)."""
         return self.samples.order(self.max_samples, self.n_permutations, self.seed)
 
-    def votes(self, train: IntArray, *, joint: bool) -> FittedVotes:
-        """Return what was learned of votes on training questions; it is computed once.
+    def confidence(self, train: IntArray, *, joint: bool) -> Confidence:
+        """Return the confidence learned on training questions; it is computed once.
 
         With several arms it differs whether they vote together (``joint``) or each alone.
         """
         joint = joint or self.samples.n_arms == 1
         key = train.tobytes() + bytes([joint])
-        if key not in self._votes:
-            known: dict[str, Any] = {"use": self.use_confidence, "joint": joint}
-            known |= {"needed": self.needed, "seed": self.seed}
-            self._votes[key] = fit_votes(self.samples, train, self.max_samples, **known)
-        return self._votes[key]
+        if key not in self._confidence:
+            known: dict[str, Any] = {"use": self.use_confidence, "joint": joint, "seed": self.seed}
+            self._confidence[key] = fit_votes(self.samples, train, self.max_samples, **known)
+        return self._confidence[key]
 
     def counts_votes_alike(self, train: IntArray) -> bool:
         """Whether there is one arm, and training questions show no use of confidence in its votes.
 
         A policy that sees the votes alone is then as good as one that sees the confidence as well.
         """
-        return self.samples.n_arms == 1 and not self.votes(train, joint=True).confidence.signals
+        return self.samples.n_arms == 1 and not self.confidence(train, joint=True).signals
 
-    def select(self, arms: tuple[int, ...], needed: tuple[int, ...] | None = None) -> Evidence:
-        """Return the evidence of some arms, which are numbered in this order.
-
-        ``needed`` are the samples of each arm that states must count, if there are not too many.
-        """
-        if arms == tuple(range(self.samples.n_arms)) and needed in (None, self.max_samples):
+    def select(self, arms: tuple[int, ...], max_samples: tuple[int, ...] | None = None) -> Evidence:
+        """Return the evidence of up to so many samples of some arms, numbered in this order."""
+        caps = max_samples or tuple(self.max_samples[arm] for arm in arms)
+        if arms == tuple(range(self.samples.n_arms)) and caps == self.max_samples:
             return self
-        key = (arms, needed)
+        key = (arms, caps)
         if key not in self._selected:
             self._selected[key] = replace(
                 self,
                 samples=self.samples.select(arms),
-                max_samples=tuple(self.max_samples[arm] for arm in arms),
-                needed=needed,
-                _votes={},
+                max_samples=caps,
+                _confidence={},
                 _selected={},
-                _measures={},
                 _tables={},
             )
         return self._selected[key]
-
-    def measure(self, votes: FittedVotes, train: IntArray) -> ColouredMeasure:
-        """Return the exact measure of the states of training questions; the last ones are kept."""
-        key = train.tobytes()
-        if key not in self._measures:
-            while len(self._measures) >= MAX_MEASURES:
-                self._measures.pop(next(iter(self._measures)))
-            self._measures[key] = measure_arms(self.samples, votes, train, self._known)
-        return self._measures[key]
 
     def remember(self, key: Hashable, compute: Callable[[Evidence], T]) -> T:
         """Return a table that does not depend on training questions; it is computed once."""
@@ -152,63 +116,30 @@ class Evidence:
         found: T = self._tables[key]
         return found
 
-    def table(self, votes: FittedVotes) -> VoteTable:
-        """Return the votes of all orders at the positions of the fitted states."""
-        caps = votes.colours.max_samples
-
-        def tabulate(_: Evidence) -> VoteTable:
-            index = [one[:, :cap] for one, cap in zip(self.order, caps, strict=True)]
-            return order_votes(self.samples, index, votes.confidence, votes.colours)
-
-        if len(self.order[0]) * len(Grid(caps)) > MAX_TABLE:
-            return tabulate(self)
-        return self.remember(("votes", votes), tabulate)
-
-    def totals(self, values: FloatArray, max_samples: Sequence[int]) -> FloatArray:
-        """Return the sum of a value over the samples of every position and order.
-
-        ``values`` is (S,) and the result (N · permutations, P): costs, for example.
-        """
-        grid = Grid(tuple(max_samples))
-        total = np.zeros((len(self.order[0]), len(grid)))
-        for index, counts in zip(self.order, grid.counts.T, strict=True):
-            running = np.cumsum(values[index], axis=1)
-            total += np.pad(running, ((0, 0), (1, 0)))[:, counts]
-        return total
-
-    def measure_latency(
-        self, policy: ColouredPolicy, price: float, features: Float32Array
-    ) -> FloatArray | None:
-        """Return how long each order takes, in seconds: its samples come one after another.
-
-        The arms are those of the policy. None if it was not recorded.
-        """
-        latency_s = self.samples.latency_s
-        if latency_s is None:
-            return None
-        votes = FittedVotes(policy.confidence, policy.colours)
-        cell = policy.prepare_features(features)[:, 0].astype(np.int64)
-        first, _ = policy.schedule.position(price)
-        last = follow_plans(
-            self.table(votes).state,
-            policy.action[first : first + 1],
-            np.repeat(cell, self.n_permutations),
-            policy.colours.max_samples,
+    def ordered(self, confidence: Confidence) -> OrderedSamples:
+        """Return the orders of all arms together, with the confidence of their samples."""
+        samples, index = self.samples, np.concatenate(self.order, axis=1)
+        votes = self.remember("labels", lambda one: label_orders(one.samples.answers, index))
+        values = samples.column(confidence.signals)
+        return OrderedSamples(
+            label=votes.label,
+            accuracy=votes.accuracy.T,
+            log_odds=confidence.log_odds(samples.arm, values)[index],
+            weight=confidence.weight(samples.arm, values)[index],
+            cost=samples.cost[index],
+            max_samples=self.max_samples,
         )
-        taken = self.totals(latency_s, policy.colours.max_samples)
-        return np.take_along_axis(taken, last, axis=1)[:, 0]
 
-    def run_levels(self, votes: FittedVotes | None) -> ReplayResult:
+    def run_levels(self, confidence: Confidence | None) -> ReplayResult:
         """Return the results of every number of samples of every arm, (N, levels).
 
-        Levels are those of the first arm, 1, 2, …, then those of the second. Without ``votes``
+        Levels are those of the first arm, 1, 2, …, then those of the second. Without ``confidence``
         every sample counts once.
         """
-        if votes is None:
+        if confidence is None:
             return self._plain_levels
-        return ReplayResult.side_by_side(
-            [self.run_arm(arm, votes) for arm in range(len(self.max_samples))]
-        )
+        arms = range(len(self.max_samples))
+        return ReplayResult.side_by_side([self.run_arm(arm, confidence) for arm in arms])
 
     @cached_property
     def _plain_levels(self) -> ReplayResult:
@@ -216,14 +147,12 @@ class Evidence:
         arms = range(len(self.max_samples))
         return ReplayResult.side_by_side([self.run_arm(arm, None) for arm in arms])
 
-    def run_arm(self, arm: int, votes: FittedVotes | None) -> ReplayResult:
+    def run_arm(self, arm: int, confidence: Confidence | None) -> ReplayResult:
         """Return the results of every number of samples of one arm, (N, levels)."""
         order, weight = self.order[arm], None
-        if votes is not None:
-            confidence = votes.confidence.of_arm(arm)
-            own = np.zeros(len(self.samples.arm), dtype=np.int64)
-            log_odds = confidence.log_odds(own, self.samples.column(confidence.signals))
-            weight = confidence.weight(log_odds)[order]
+        if confidence is not None:
+            values = self.samples.column(confidence.signals)
+            weight = confidence.weight(self.samples.arm, values)[order]
         correct = weighted_accuracies(self.labels(arm), weight)
         per_round = np.repeat(self.round_cost, self.n_permutations)[:, None]
         cost = np.cumsum(self.samples.cost[order], axis=1) + per_round
@@ -236,24 +165,59 @@ class Evidence:
             ("labels", arm), lambda one: label_orders(one.samples.answers, one.order[arm])
         )
 
-    def run_plans(
-        self, votes: FittedVotes, action: IntArray, cell: IntArray, table: VoteTable | None = None
-    ) -> ReplayResult:
-        """Return the results of plans (prices, states, cells) on every question, (N, prices)."""
-        table = self.table(votes) if table is None else table
-        caps = votes.colours.max_samples
-        cost = self.remember(("cost", caps), lambda one: one.totals(one.samples.cost, caps))
-        counts = Grid(caps).counts.sum(axis=1).astype(np.float64)
-        cells = np.repeat(cell, self.n_permutations)
-        parts = []
-        for start in range(0, len(action), PRICE_BLOCK):
-            last = follow_plans(table.state, action[start : start + PRICE_BLOCK], cells, caps)
-            row = np.arange(len(last))[:, None]
-            n_samples = counts[last]
-            parts.append(
-                self.summarise(cost[row, last], table.correct[row, last], n_samples, n_samples)
-            )
-        return ReplayResult.side_by_side(parts)
+    def _find_ends(self, policy: Policy, features: Float32Array) -> IntArray | None:
+        """Return where a policy ends each order at each price; None if it is not one by one."""
+        if policy.confidence is None or not policy.max_by_arm:
+            return None
+        cell = policy.prepare_features(features)[:, 0].astype(np.int64)
+        samples = self.ordered(policy.confidence)
+        return policy.find_ends(samples, np.repeat(cell, self.n_permutations))
+
+    def run_policy(self, policy: Policy, features: Float32Array) -> ReplayResult | None:
+        """Return the results of a policy at its prices on every question, (N, prices).
+
+        None if it does not decide sample by sample.
+        """
+        end = self._find_ends(policy, features)
+        if end is None or policy.confidence is None:
+            return None
+        samples, grid = self.ordered(policy.confidence), Grid(self.max_samples)
+        cost, correct = np.zeros(end.shape), np.zeros(end.shape)
+        for position in np.unique(end).tolist():
+            counts, here = grid.counts[position], end == position
+            rows = np.flatnonzero(here.any(axis=1))
+            own, leads = here[rows], samples.describe(counts.tolist(), rows).leads
+            paid = samples.cost[np.ix_(rows, samples.columns(counts.tolist()))].sum(axis=1)
+            correct[rows] += own * vote_accuracy(leads, samples.accuracy[rows])[:, None]
+            cost[rows] += own * paid[:, None]
+        n_samples = grid.counts.sum(axis=1).astype(np.float64)[end]
+        n_rounds = (
+            n_samples
+            if policy.uniform_samples is None
+            else np.where(policy.uniform_samples > 0, 1.0, n_samples)
+        )
+        return self.summarise(cost, correct, n_samples, n_rounds)
+
+    def measure_latency(
+        self, policy: Policy, price: float, features: Float32Array
+    ) -> FloatArray | None:
+        """Return how long each order takes, in seconds: its samples come one after another.
+
+        At a price with a uniform number of samples they come together. The arms are those of the
+        policy. None if it was not recorded.
+        """
+        latency_s, schedule = self.samples.latency_s, policy.schedule
+        end = self._find_ends(policy, features)
+        if latency_s is None or schedule is None or end is None:
+            return None
+        first, _ = schedule.position(price)
+        is_at_once = policy.uniform_samples is not None and policy.uniform_samples[first] > 0
+        add_up = np.maximum.accumulate if is_at_once else np.cumsum
+        counts, taken = Grid(self.max_samples).counts[end[:, first]], np.zeros(len(end))
+        for order, own in zip(self.order, counts.T, strict=True):
+            running = np.pad(add_up(latency_s[order], axis=1), ((0, 0), (1, 0)))
+            taken += np.take_along_axis(running, own[:, None], axis=1)[:, 0]
+        return taken
 
     def summarise(
         self, cost: FloatArray, correct: FloatArray, n_samples: FloatArray, n_rounds: FloatArray
@@ -271,23 +235,3 @@ class Evidence:
             cost_variance=cost.var(axis=1),
             accuracy_variance=correct.var(axis=1),
         )
-
-
-def follow_plans(
-    state: IntArray, action: IntArray, cell: IntArray, max_samples: Sequence[int]
-) -> IntArray:
-    """Return the position at which each plan stops in each order, (M, prices)."""
-    stride, (n_prices, n_states, n_cells) = Grid(tuple(max_samples)).stride, action.shape
-    size = len(state) * n_prices
-    order, price = np.divmod(np.arange(size), n_prices)
-    start = order * state.shape[1]
-    # Those that go on: their number, where they are in the states, and their plan in the actions.
-    active, place, plan = np.arange(size), start.copy(), price * (n_states * n_cells) + cell[order]
-    end, where, actions = start.copy(), state.ravel() * n_cells, action.ravel()
-    while len(active):
-        step = actions[plan + where[place]]
-        goes_on = step != STOP
-        active, place, plan = active[goes_on], place[goes_on], plan[goes_on]
-        place += stride[step[goes_on].astype(np.int64) - 1]
-        end[active] = place
-    return np.asarray(end - start).reshape(len(state), n_prices)

@@ -1,47 +1,47 @@
 """Evidence factories: how policies that see arms and confidence are fitted to training questions.
 
 They return fitted policies with their results on all questions, because these are looked up in the
-tables of ``evaluation.evidence`` and not replayed decision by decision.
+orders of ``evaluation.evidence`` and not replayed decision by decision.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.core.coloured_states import Colours
-from adacompute.core.types import Level
-from adacompute.evaluation.experiment import N_PRICES, Experiment, FittedPolicy
+from adacompute.core.answers import number_by_appearance
+from adacompute.core.states import MAX_SAMPLES
+from adacompute.core.types import Level, make_levels
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.policies.arm_mixture import ArmMixture
-from adacompute.policies.coloured import ColouredPolicy
-from adacompute.policies.coloured_fit import (
-    FittedVotes,
-    plan_prices,
-    state_values,
-)
+from adacompute.policies.arm_samples import Grid
 from adacompute.policies.confidence import equal_confidence
+from adacompute.policies.corrected_fit import TrainingOrders, fit_corrected
 from adacompute.policies.learners import single_threaded
-from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
-from adacompute.policies.prior import Prior, pooled_prior
-from adacompute.policies.sequential import choose_prior
+from adacompute.policies.price_schedule import fit_price_schedule
+from adacompute.policies.prior import fit_cells, pooled_prior, response_profile
+from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential_fit import fit_sequential
 
 if TYPE_CHECKING:
-    from adacompute.core.positions import VoteTable
     from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.evidence import Evidence
     from adacompute.evaluation.replay import ReplayResult
-    from adacompute.policies.kinds import EvidencePolicy
+    from adacompute.policies.policy import Policy
 
-MAX_ARMS = 4
-"""Arms that a plan chooses from at most."""
+MAX_POSITIONS = 130
+"""Positions that fitted values are computed at; arms are added, cheapest first, while they fit."""
 
-N_COMPARED = 64
-"""Costs at which mixtures without one of the arms are compared."""
+N_PRICES = 32
+"""Prices of the grid; between two, questions are mixed."""
 
 LOWEST_PRICE = 1e-4
 """Accuracy that one sample of the most expensive arm must add at the lowest price."""
+
+PROFILE_SAMPLES = 4
+"""Samples of an arm that its response profile looks at."""
 
 
 def list_levels(experiment: Experiment) -> list[tuple[int, int]]:
@@ -56,8 +56,8 @@ def make_arm_mixture(experiment: Experiment, train: IntArray, *, plain: bool) ->
     Votes are weighted as learned; if ``plain``, every sample counts once.
     """
     evidence = experiment.evidence
-    votes = None if plain else evidence.votes(train, joint=False)
-    result = evidence.run_levels(votes)
+    confidence = None if plain else evidence.confidence(train, joint=False)
+    result = evidence.run_levels(confidence)
     cost, accuracy = result.cost[train].mean(axis=0), result.accuracy[train].mean(axis=0)
     kept, schedule = fit_price_schedule(cost, accuracy)
     levels, names = list_levels(experiment), experiment.arm_names
@@ -65,9 +65,7 @@ def make_arm_mixture(experiment: Experiment, train: IntArray, *, plain: bool) ->
         arms=names,
         choices=tuple(levels[i] for i in kept.tolist()),
         schedule=schedule,
-        confidence=equal_confidence(len(experiment.arm_names))
-        if votes is None
-        else votes.confidence,
+        confidence=equal_confidence(len(names)) if confidence is None else confidence,
         sample_cost=mean_arm_cost(experiment, train),
     )
     return FittedPolicy(
@@ -80,100 +78,132 @@ def mean_arm_cost(experiment: Experiment, rows: IntArray) -> tuple[float, ...]:
     return tuple(experiment.pool.arm_cost()[rows].mean(axis=0).tolist())
 
 
-def make_coloured(experiment: Experiment, train: IntArray, features: Float32Array) -> FittedPolicy:
+def make_corrected(experiment: Experiment, train: IntArray, features: Float32Array) -> FittedPolicy:
     """Decide after every sample, by text, votes and confidence, which arm to sample next."""
-    arms, wanted = choose_arms(experiment, train)
-    evidence = experiment.evidence.select(arms, wanted)
-    names = tuple(experiment.arm_names[arm] for arm in arms)
-    votes = evidence.votes(train, joint=True)
-    with single_threaded():
-        chosen = choose_prior(
-            features[train],
-            experiment.response_profile[train],
-            experiment.state_sums,
-            rows=train,
-            group=experiment.pool.group[train],
-            seed=experiment.seed,
-        )
-    table = evidence.table(votes)
-    measure = evidence.measure(votes, train)
-    own = _rows_of(table, train, evidence)
-    every = mean_arm_cost(experiment, train)
+    arms, caps = choose_arms(experiment, train)
+    evidence = experiment.evidence.select(arms, caps)
+    group, every = experiment.pool.group[train], mean_arm_cost(experiment, train)
     costs = tuple(every[arm] for arm in arms)
-    prices = price_steps(costs)
+    table: SequentialPolicy | None = None
+    if len(arms) == 1:
+        table = fit_vote_states(experiment, train, features)
+        prior, own = table.prior, table.prior.find_cell(features[train])
+    else:
+        profile = _profile_arms(evidence)[train]
+        with single_threaded():
+            groups = number_by_appearance(group)
+            prior, own = fit_cells(features[train], profile, groups, seed=experiment.seed)
+    names = tuple(experiment.arm_names[arm] for arm in arms)
+    training = TrainingOrders(
+        samples=evidence.ordered(evidence.confidence(train, joint=True)),
+        train=train,
+        group=group,
+        n_orders=evidence.n_permutations,
+        prices=np.array(price_steps(costs)),
+    )
+    known: dict[str, Any] = {
+        "arms": names,
+        "levels": arm_levels(names, evidence.max_samples),
+        "confidence": evidence.confidence(train, joint=True),
+        "sample_cost": costs,
+    }
+    with single_threaded():
+        policy = fit_corrected(training, prior, own, table, known)
+        if len(prior.cell_centre) > 1 and len(train) == len(experiment.pool):  # only it is served
+            pooled, votes = pooled_prior(features.shape[1]), None if table is None else table.pooled
+            policy = replace(policy, pooled=fit_corrected(training, pooled, own * 0, votes, known))
+        result = evidence.run_policy(policy, features)
+    return FittedPolicy(policy, policy.schedule.prices, features, known=result)
 
-    def fit(prior: Prior, weight: FloatArray) -> ColouredPolicy:
-        values = state_values(measure, own, chosen.cluster, weight)
-        return ColouredPolicy(
-            arms=names,
-            levels=arm_levels(names, votes.colours.max_samples),
-            colours=votes.colours,
-            confidence=votes.confidence,
-            prior=prior,
-            schedule=PriceSchedule(prices),
-            action=plan_prices(measure.states, values, prices),
-            sample_cost=costs,
-        )
 
-    policy = fit(chosen.prior, chosen.weight)
-    if chosen.weight.shape[1] > 1 and len(train) == len(experiment.pool):  # only it is served
-        pooled = fit(pooled_prior(features.shape[1]), chosen.equal_weight)
-        policy = replace(policy, pooled=pooled)
-    cell = policy.prepare_features(features)[:, 0].astype(np.int64)
-    known = evidence.run_plans(votes, policy.action, cell, table)
-    return FittedPolicy(policy, prices, features, known=known)
+def fit_vote_states(
+    experiment: Experiment, train: IntArray, features: Float32Array
+) -> SequentialPolicy:
+    """Fit the policy that decides by how many samples voted for each answer."""
+    levels = make_levels(tuple(range(1, min(MAX_SAMPLES, max(experiment.levels)) + 1)))
+    return fit_sequential(
+        features[train],
+        experiment.response_profile[train],
+        experiment.state_sums,
+        levels,
+        rows=train,
+        group=experiment.pool.group[train],
+        round_cost=experiment.round_cost(train) / experiment.sample_cost(train),
+        seed=experiment.seed,
+    )
+
+
+def _profile_arms(evidence: Evidence) -> FloatArray:
+    """Return the response profile of each question for every arm, side by side."""
+
+    def profile(one: Evidence) -> FloatArray:
+        samples, found = one.samples, []
+        for arm in range(samples.n_arms):
+            own = samples.answers.keep(samples.arm == arm)
+            limit = min(PROFILE_SAMPLES, int(own.n_samples.min()))
+            found.append(response_profile(own, limit))
+        return np.concatenate(found, axis=1)
+
+    return evidence.remember("profiles", profile)
 
 
 def replay_evidence(
-    experiment: Experiment, policy: EvidencePolicy, features: Float32Array
-) -> ReplayResult:
-    """Return the results of a fitted policy at its prices on all questions."""
-    numbers = [experiment.arm_names.index(name) for name in policy.arms]
-    evidence = experiment.evidence.select(tuple(numbers))
-    if isinstance(policy, ArmMixture):
-        votes = FittedVotes(policy.confidence, Colours(evidence.max_samples, (1,) * len(numbers)))
-        levels = list_levels(experiment)
-        kept = [levels.index((numbers[arm], n)) for arm, n in policy.choices]
-        return experiment.evidence.run_levels(votes).columns(np.array(kept))
-    votes = FittedVotes(policy.confidence, policy.colours)
-    cell = policy.prepare_features(features)[:, 0].astype(np.int64)
-    return evidence.run_plans(votes, policy.action, cell)
+    experiment: Experiment, policy: Policy, features: Float32Array
+) -> ReplayResult | None:
+    """Return the results of a fitted policy at its prices on all questions.
+
+    None if it does not see arms and the confidence of samples; it is then replayed by its votes.
+    """
+    if not policy.arms:
+        return None
+    numbers = tuple(experiment.arm_names.index(name) for name in policy.arms)
+    evidence = experiment.evidence.select(numbers, policy.max_by_arm)
+    found = evidence.run_policy(policy, features)
+    if found is not None:
+        return found
+    levels = list_levels(experiment)
+    kept = [
+        levels.index((0 if arm is None else experiment.arm_names.index(arm), n))
+        for n, arm in policy.list_uniform()
+    ]
+    return experiment.evidence.run_levels(policy.confidence).columns(np.array(kept))
 
 
 def choose_arms(experiment: Experiment, train: IntArray) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return at most four arms that are efficient on the training questions, by rising cost.
+    """Return the arms that are efficient on the training questions, and samples of each.
 
-    While there are more, the one is left out without which the best mixture loses least. With each
-    arm goes the largest number of its samples that is efficient.
+    Arms are added by rising cost until there are too many positions; with each goes the largest
+    number of its samples that is efficient, and more while there are not too many positions.
     """
     evidence = experiment.evidence
     if evidence.samples.n_arms == 1:
         return (0,), evidence.max_samples
     result = evidence.run_levels(None)
     cost, accuracy = result.cost[train].mean(axis=0), result.accuracy[train].mean(axis=0)
-    arm = np.array([arm for arm, _ in list_levels(experiment)])
-    kept = set(arm[fit_price_schedule(cost, accuracy)[0]].tolist())
-    limit = np.geomspace(cost.min(), cost.max(), N_COMPARED)
-    while len(kept) > MAX_ARMS:
-        values = {}
-        for one in kept:
-            rows = np.flatnonzero(np.isin(arm, list(kept - {one})))
-            hull = rows[fit_price_schedule(cost[rows], accuracy[rows])[0]]
-            values[one] = float(np.interp(limit, cost[hull], accuracy[hull], left=0.0).mean())
-        kept.discard(max(values, key=lambda one: values[one]))
-    single = mean_arm_cost(experiment, train)
-    arms = tuple(sorted(kept, key=lambda one: single[one]))
-    rows = np.flatnonzero(np.isin(arm, arms))
-    hull = rows[fit_price_schedule(cost[rows], accuracy[rows])[0]]
-    count = np.array([n for _, n in list_levels(experiment)])
-    needed = [int(count[hull][arm[hull] == one].max(initial=1)) for one in arms]
-    return arms, tuple(needed)
+    levels, single = list_levels(experiment), mean_arm_cost(experiment, train)
+    needed: dict[int, int] = {}
+    for i in fit_price_schedule(cost, accuracy)[0].tolist():
+        arm, n = levels[i]
+        needed[arm] = max(n, needed.get(arm, 1))
+    arms: list[int] = []
+    for arm in sorted(needed, key=lambda one: single[one]):
+        if len(Grid(tuple(needed[one] for one in (*arms, arm)))) <= MAX_POSITIONS:
+            arms.append(arm)
+    arms = arms or [min(needed, key=lambda one: single[one])]
+    recorded = [evidence.max_samples[arm] for arm in arms]
+    return tuple(arms), _grow([min(needed[arm], MAX_POSITIONS - 1) for arm in arms], recorded)
 
 
-def _rows_of(table: VoteTable, rows: IntArray, evidence: Evidence) -> VoteTable:
-    """Return the votes of the orders of some questions."""
-    orders = (rows[:, None] * evidence.n_permutations + np.arange(evidence.n_permutations)).ravel()
-    return table._replace(state=table.state[orders], correct=table.correct[orders])
+def _grow(caps: list[int], recorded: list[int]) -> tuple[int, ...]:
+    """Add samples of the arms in turn, the cheapest first, while positions are few enough."""
+    is_grown = True
+    while is_grown:
+        is_grown = False
+        for arm, limit in enumerate(recorded):
+            more = [*caps[:arm], caps[arm] + 1, *caps[arm + 1 :]]
+            if more[arm] <= limit and len(Grid(tuple(more))) <= MAX_POSITIONS:
+                caps, is_grown = more, True
+    return tuple(caps)
 
 
 def price_steps(costs: tuple[float, ...]) -> tuple[float, ...]:

@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 
 from adacompute.core.errors import ConfigError
-from adacompute.core.states import MAX_SAMPLES, states
-from adacompute.core.types import Float32Array, IntArray, Level, make_levels
+from adacompute.core.states import states
+from adacompute.core.types import Float32Array, IntArray, Level
 from adacompute.evaluation.cascades import ONLY, OnlyArm, make_agreement_cascade
-from adacompute.evaluation.evidence_factories import make_arm_mixture, make_coloured
+from adacompute.evaluation.evidence_factories import (
+    fit_vote_states,
+    make_arm_mixture,
+    make_corrected,
+)
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.evaluation.rivals import (
     make_bayesian_stopping,
@@ -30,7 +34,7 @@ from adacompute.policies.draft_router import fit_draft_router
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
 from adacompute.policies.router import fit_router, fit_value_router
 from adacompute.policies.rule_policy import Rule, RulePolicy
-from adacompute.policies.sequential import PRICE_JITTER, fit_sequential
+from adacompute.policies.sequential import PRICE_JITTER
 from adacompute.policies.stopping import adaptive_grid, decided_grid, early_grid
 from adacompute.policies.uniform import FixedRule, retry_grid
 
@@ -219,7 +223,7 @@ def _make_sequential(
 ) -> FittedPolicy:
     """Use arms and confidence where training questions show that they are of use, else votes."""
     if experiment.uses_evidence and not experiment.evidence.counts_votes_alike(train):
-        return make_coloured(experiment, train, features)
+        return make_corrected(experiment, train, features)
     return _make_vote_states(experiment, train, features)
 
 
@@ -228,17 +232,7 @@ def _make_vote_states(
 ) -> FittedPolicy:
     """Decide by how many samples voted for each answer."""
     sample_cost = experiment.sample_cost(train)
-    levels = make_levels(tuple(range(1, min(MAX_SAMPLES, max(experiment.levels)) + 1)))
-    policy = fit_sequential(
-        features[train],
-        experiment.response_profile[train],
-        experiment.state_sums,
-        levels,
-        rows=train,
-        group=experiment.pool.group[train],
-        round_cost=experiment.round_cost(train) / sample_cost,
-        seed=experiment.seed,
-    )
+    policy = fit_vote_states(experiment, train, features)
     # At the highest price no question gets a second sample, whatever its jitter and sample cost.
     second = float(policy.break_even_price[states().layer(1)].max(initial=0.0))
     highest = max(float(policy.break_even_price.max()), second / (1.0 - PRICE_JITTER)) / sample_cost

@@ -16,10 +16,6 @@ import numpy as np
 
 from adacompute.core.errors import InfeasibleBudget
 from adacompute.evaluation.intervals import CONFIDENCE
-from adacompute.policies.arm_mixture import ArmMixture
-from adacompute.policies.coloured import ColouredPolicy
-from adacompute.policies.kinds import EVIDENCE_POLICIES
-from adacompute.policies.sequential import SequentialPolicy
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
@@ -74,9 +70,9 @@ class PriceFrontier:
     @cached_property
     def _final_prices(self) -> FloatArray:
         """Falling prices of the final policy; more where all are replayed at once."""
-        # A policy over arms has a plan for each of its prices and mixes them in between.
+        # A policy over arms has values for each of its prices and mixes them in between.
         prices, policy = np.asarray(self.final.prices), self.final.policy
-        if isinstance(policy, SequentialPolicy) and policy.is_index_rule:
+        if policy.is_index_rule:
             return np.geomspace(prices[0], prices[-1], N_FINE_PRICES)
         return prices
 
@@ -90,9 +86,9 @@ class PriceFrontier:
 
     def _replay(self, prices: FloatArray) -> FloatArray:
         experiment, final = self.score.experiment, self.final
-        policy, known = final.policy, final.known
-        if isinstance(policy, EVIDENCE_POLICIES) and known is not None:
-            places = [policy.schedule.position(price) for price in prices.tolist()]
+        schedule, known = final.policy.schedule, final.known
+        if final.policy.arms and schedule is not None and known is not None:
+            places = [schedule.position(price) for price in prices.tolist()]
             return np.array([float(known.mix(*place).cost.mean()) for place in places])
         sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
         total = np.zeros(len(prices))
@@ -170,10 +166,12 @@ class PriceFrontier:
         """Return how long questions take, in seconds; None if it is not known."""
         experiment, final = self.score.experiment, self.final
         pool, policy = experiment.pool, final.policy
-        if isinstance(policy, ColouredPolicy):
+        if policy.arms:
             arms = tuple(experiment.arm_names.index(name) for name in policy.arms)
-            return experiment.evidence.select(arms).measure_latency(policy, price, final.features)
-        if pool.latency_s is None or isinstance(policy, ArmMixture):
+            return experiment.evidence.select(arms, policy.max_by_arm).measure_latency(
+                policy, price, final.features
+            )
+        if pool.latency_s is None:
             return None
         sample_cost = experiment.sample_cost(np.arange(len(pool)))
         rows, block = next(experiment.replay.blocks())  # enough questions for percentiles

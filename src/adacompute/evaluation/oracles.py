@@ -137,10 +137,10 @@ def _held_out_weights(experiment: Experiment) -> FloatArray:
     samples = evidence.samples
     weight = np.ones(len(samples.arm))
     for train, held_out in split_folds(assign_folds(pool.group, N_FOLDS, seed=experiment.seed)):
-        confidence = evidence.votes(train, joint=False).confidence
+        confidence = evidence.confidence(train, joint=False)
         own = samples.in_rows(held_out)
-        log_odds = confidence.log_odds(samples.arm, samples.column(confidence.signals))
-        weight[own] = confidence.weight(log_odds[own])
+        values = samples.column(confidence.signals)
+        weight[own] = confidence.weight(samples.arm[own], values[own])
     return weight
 
 

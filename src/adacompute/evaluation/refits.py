@@ -36,7 +36,7 @@ N_SPLITS = 3
 """Random splits into three parts; each gives three fits and three comparisons."""
 
 N_SPLITS_WITH_PLANS = 1
-"""The same where rounds, arms or confidence matter: each price then needs a plan, which is slow."""
+"""The same where rounds, arms or confidence matter: fits and plans are then slow."""
 
 MAX_QUESTIONS = 6000
 """Questions that are split at most; the variance is scaled to the number of all."""
@@ -128,7 +128,7 @@ def score_refits(
 ) -> Refits:
     """Fit a policy to thirds of the questions and replay it on the others.
 
-    ``n_splits`` is three by default, and one where plans are made.
+    ``n_splits`` is three by default, and one where fits or plans are slow.
     """
     n_groups = len(np.unique(experiment.pool.group))
     whole = experiment

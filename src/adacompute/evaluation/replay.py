@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -23,9 +23,7 @@ from adacompute.core.state_sums import TieGains
 from adacompute.core.states import states
 from adacompute.core.votes import running_accuracy
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
-from adacompute.policies.kinds import EVIDENCE_POLICIES
-from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.policy import IndexRule, ObservedSamples, Policy, SampleMatrix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,12 +154,14 @@ class Replay:
         self, policy: Policy, prices: Sequence[float], features: Float32Array, sample_cost: float
     ) -> ReplayResult:
         """Run a policy at falling prices on the questions of a block."""
-        if isinstance(policy, EVIDENCE_POLICIES):
+        if policy.arms:
             raise DataError("a policy that sees arms and confidence is replayed by its evidence")
         free_rounds = self.max_rounds >= self.length and not self.pool.round_costs.any()
-        if isinstance(policy, SequentialPolicy) and policy.is_index_rule and free_rounds:
-            return self._run_index(policy, np.asarray(prices), features, sample_cost)
-        run = self._run_once if getattr(policy, "decides_once", False) else self._run_episode
+        if policy.is_index_rule and free_rounds:
+            return self._run_index(
+                cast("IndexRule", policy), np.asarray(prices), features, sample_cost
+            )
+        run = self._run_once if policy.decides_once else self._run_episode
         return ReplayResult.side_by_side(
             [run(policy, price, features, sample_cost) for price in prices]
         )
@@ -189,7 +189,7 @@ class Replay:
 
     def _run_index(
         self,
-        policy: SequentialPolicy,
+        policy: IndexRule,
         prices: FloatArray,
         features: Float32Array,
         sample_cost: float,

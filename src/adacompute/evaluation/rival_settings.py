@@ -8,17 +8,18 @@ their prices, as for every other policy, and the rest is the common protocol.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adacompute.core.errors import ConfigError
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.policies.policy import Policy
 from adacompute.policies.price_schedule import fit_price_schedule
 
 if TYPE_CHECKING:
-    from adacompute.core.types import Float32Array, FloatArray, IntArray, Level
+    from adacompute.core.types import FloatArray, IntArray, Level
     from adacompute.evaluation.evidence import Evidence
     from adacompute.evaluation.replay import ReplayResult
     from adacompute.policies.policy import State
@@ -29,17 +30,13 @@ CAPS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 @dataclass(frozen=True, eq=False)
-class ScoredSettings:
+class ScoredSettings(Policy):
     """Efficient settings of a rival, by rising cost, with their prices. It cannot decide."""
 
-    name: str
+    name: str = field()
     settings: tuple[Any, ...]
-    schedule: PriceSchedule
+    schedule: PriceSchedule = field()
     levels: tuple[Level, ...]
-
-    def prepare_features(self, features: Float32Array) -> Float32Array:
-        """Keep nothing: no rival looks at the question."""
-        return features[:, :0]
 
     def decide(self, state: State, price: float) -> IntArray:
         """Refuse: a rival is looked up in tables of recorded samples."""

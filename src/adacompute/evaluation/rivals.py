@@ -111,7 +111,7 @@ def make_confidence_stopping(experiment: Experiment, train: IntArray) -> FittedP
     """Stop when the most likely answer is likely correct, by calibrated confidences."""
     evidence, samples = experiment.evidence, experiment.evidence.samples
     votes = evidence.labels(0)
-    confidence = evidence.votes(train, joint=False).confidence
+    confidence = evidence.confidence(train, joint=False)
     log_odds = confidence.log_odds(samples.arm, samples.column(confidence.signals))
     table = combine_confidences(votes, log_odds[evidence.order[0]])
     return fit_stopping("confidence-stopping", experiment, train, THRESHOLDS, table)

@@ -155,8 +155,11 @@ class TodayScore:
 
     def _fit_weighted(self, experiment: Experiment, train: IntArray) -> FittedPolicy:
         """Return today with votes weighted as learned on training questions."""
-        votes, n_samples = experiment.evidence.votes(train, joint=False), self.today.n_samples
-        result = experiment.evidence.run_arm(self.arm, votes).columns(np.array([n_samples - 1]))
+        confidence = experiment.evidence.confidence(train, joint=False)
+        n_samples = self.today.n_samples
+        result = experiment.evidence.run_arm(self.arm, confidence).columns(
+            np.array([n_samples - 1])
+        )
         rules = (FixedRule(n_samples),)
         policy = RulePolicy("today", experiment.dense_levels, rules, PriceSchedule((1.0,)))
         features = experiment.pool.features

@@ -33,8 +33,6 @@ from adacompute.evaluation.policy_score import (
 from adacompute.evaluation.savings import INCONCLUSIVE, state_saving
 from adacompute.evaluation.today import Today, TodayScore
 from adacompute.policies.bundle import FrontierPoint
-from adacompute.policies.coloured import ColouredPolicy
-from adacompute.policies.sequential import SequentialPolicy
 
 MIN_QUESTIONS = 40
 """With fewer questions, an interval is wider than any possible gain."""
@@ -180,11 +178,9 @@ def calibrate_pooled(
     ``score`` and ``final`` are those of the policy for questions with a text.
     """
     policy, experiment = final.policy, score.experiment
-    if not isinstance(policy, (ColouredPolicy, SequentialPolicy)) or policy.pooled is None:
+    if policy.pooled is None:
         return ()
-    known = None
-    if isinstance(policy.pooled, ColouredPolicy):
-        known = replay_evidence(experiment, policy.pooled, final.features)
+    known = replay_evidence(experiment, policy.pooled, final.features)
     own = score_policy(experiment, make_sequential_pooled)
     pooled = replace(final, policy=policy.pooled, known=known)
     frontier = PriceFrontier(own, pooled, settings or CalibrationSettings())

@@ -6,24 +6,31 @@ between them. It is the baseline that every policy over arms must beat, and ofte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from adacompute.core.types import Level
-from adacompute.policies.policy import State, decide_rows
+from adacompute.policies.policy import (
+    Policy,
+    PreparedKind,
+    SampleEvidence,
+    State,
+    decide_rows,
+    mixing_uniform,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from adacompute.core.types import Float32Array, IntArray
+    import numpy.typing as npt
+
+    from adacompute.core.types import IntArray, KeyArray
     from adacompute.policies.confidence import Confidence
     from adacompute.policies.price_schedule import PriceSchedule
 
 
 @dataclass(frozen=True, eq=False)
-class ArmMixture:
+class ArmMixture(Policy):
     """Choose among efficient levels by price.
 
     ``choices`` are pairs of an arm and a number of samples, by rising cost. Votes are weighted by
@@ -31,43 +38,51 @@ class ArmMixture:
     """
 
     name = "mixture"
-    arms: tuple[str, ...]
-    choices: tuple[tuple[int, int], ...]
-    schedule: PriceSchedule
-    confidence: Confidence
-    sample_cost: tuple[float, ...]
+    prepared = PreparedKind.NOTHING
+    needs_choice = False
+    arms: tuple[str, ...] = field()
+    choices: tuple[tuple[int, int], ...] = field()
+    schedule: PriceSchedule = field()
+    confidence: Confidence = field()
+    sample_cost: tuple[float, ...] = field()
 
     @property
-    def levels(self) -> tuple[Level, ...]:
+    def levels(self) -> tuple[Level, ...]:  # type: ignore[override]  # from the choices
         """The efficient levels."""
         if len(self.arms) == 1:
             return tuple(Level(str(n), n) for _, n in self.choices)
         return tuple(Level(f"{self.arms[a]} × {n}", n, self.arms[a]) for a, n in self.choices)
 
-    def prepare_features(self, features: Float32Array) -> Float32Array:
-        """Keep nothing: the question does not matter."""
-        return np.empty((len(features), 0), dtype=np.float32)
-
     def next_level(
         self,
         arm: Sequence[int],
         answer: Sequence[int],
-        bins: Sequence[int],
+        evidence: SampleEvidence,
         *,
         price: float,
         key: int,
         cell: int,
     ) -> tuple[int, int] | None:
         """Return the level to reach next and the samples it needs in total; None means stop."""
-        del answer, bins, cell
+        del answer, evidence, cell
         level = self.schedule.select_one(price, key)
         n_samples = self.choices[level][1]
         return (level, n_samples) if len(arm) < n_samples else None
 
     def decide(self, state: State, price: float) -> IntArray:
         """Return the next level of each question; the current level means stop."""
-        return decide_rows(self.next_level, state, price)
+        return decide_rows(self, state, price)
 
     def arm_of_level(self, level: int) -> int:
         """Return the arm that a level samples."""
         return self.choices[level][0]
+
+    def first_levels(self, price: float, prepared: npt.NDArray[Any], keys: KeyArray) -> IntArray:
+        """Return the first level of each question, which is its only one."""
+        del prepared
+        return self.schedule.select(price, mixing_uniform(keys))
+
+    def list_uniform(self) -> list[tuple[int, str | None]]:
+        """Return the number of samples and the arm of each setting."""
+        named: tuple[str | None, ...] = self.arms if len(self.arms) > 1 else (None,)
+        return [(n, named[arm]) for arm, n in self.choices]

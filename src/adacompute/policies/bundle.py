@@ -39,18 +39,14 @@ from adacompute.policies.bundle_files import (
     read_bundle_file,
     read_document,
 )
-from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.confidence import LIKELIHOODS
-from adacompute.policies.draft_router import DraftRouterPolicy
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
-from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.policy import Policy
-from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.serialization import policy_from_json, policy_to_json
 from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
 from adacompute.storage.regular_files import name_in_error
 
-FORMAT = 6
+FORMAT = 7
 NOT_JUDGED, SAVES, SAME_ANSWER = "not judged", "saves", "same answer"
 ADVISED = ("gain", SAVES, SAME_ANSWER)
 """Verdicts with which a policy is used."""
@@ -139,7 +135,7 @@ class Bundle:
 
     def __post_init__(self) -> None:
         names = {str(level.model) for level in self.policy.levels}
-        if len(names) > 1 and not isinstance(self.policy, EVIDENCE_POLICIES):
+        if len(names) > 1 and not self.policy.arms:
             raise BundleError(
                 f"levels of several models ({', '.join(sorted(names))}) need a policy over arms: "
                 "train one on a run with several arms"
@@ -150,7 +146,7 @@ class Bundle:
         """Cost of each level from the start, (1, K), in the unit."""
         levels = self.policy.levels
         n_samples = np.array([level.n_samples for level in levels], dtype=np.float64)
-        if isinstance(self.policy, EVIDENCE_POLICIES):
+        if self.policy.arms:
             arms = [self.policy.arm_of_level(i) for i in range(len(levels))]
             return np.asarray(n_samples[None, :] * np.array(self.policy.sample_cost)[arms])
         return n_samples[None, :] * self.sample_cost
@@ -158,29 +154,32 @@ class Bundle:
     @property
     def cheapest_arm(self) -> str | None:
         """Name of the arm whose sample costs least; None if the policy has one arm."""
-        if not self.arms or not isinstance(self.policy, EVIDENCE_POLICIES):
+        if not self.arms or not self.policy.arms:
             return None
         return min(zip(self.policy.sample_cost, self.policy.arms, strict=True))[1]
 
     @property
     def draft(self) -> DraftSource | None:
         """What the uncertainty of a draft is estimated from; None if the policy uses no draft."""
-        return self.policy.draft if isinstance(self.policy, DraftRouterPolicy) else None
+        return self.policy.draft
 
     @property
     def needs_logprobs(self) -> bool:
         """Whether decisions or votes need the log-probabilities of samples."""
-        policy = self.policy
-        if isinstance(policy, EVIDENCE_POLICIES):
-            return any(name in LIKELIHOODS for name in policy.confidence.signals)
+        if self.policy.confidence is not None:
+            return self.weighs_logprobs
         return self.tie_break == LOGPROB or self.draft is not None
+
+    @property
+    def weighs_logprobs(self) -> bool:
+        """Whether votes are weighted by log-probabilities."""
+        confidence = self.policy.confidence
+        return confidence is not None and any(one in LIKELIHOODS for one in confidence.signals)
 
     @property
     def max_samples(self) -> int:
         """Number of samples of the largest level, or of all arms together."""
-        if isinstance(self.policy, ColouredPolicy):
-            return sum(self.policy.colours.max_samples)
-        return max(level.n_samples for level in self.policy.levels)
+        return self.policy.max_samples
 
     @property
     def pooled(self) -> Bundle | None:
@@ -189,11 +188,7 @@ class Bundle:
         It is for questions whose text is not known. None if there is none: then the policy itself
         decides by the votes alone, or it is not calibrated, or it cannot.
         """
-        policy = (
-            self.policy.pooled
-            if isinstance(self.policy, (SequentialPolicy, ColouredPolicy))
-            else None
-        )
+        policy = self.policy.pooled
         if policy is None or not self.pooled_frontier:
             return None
         return replace(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from adacompute.core.errors import BundleError
 from adacompute.policies.bundle import ADVISED, NOT_JUDGED, Bundle
-from adacompute.policies.kinds import EVIDENCE_POLICIES
 
 
 def check_verdict(bundle: Bundle, budget: float, *, path: str, is_accepted: bool) -> None:
@@ -24,7 +23,7 @@ def check_verdict(bundle: Bundle, budget: float, *, path: str, is_accepted: bool
 def check_arms(bundle: Bundle, path: str) -> None:
     """Refuse a policy over several arms that does not say how they are sampled."""
     policy = bundle.policy
-    if isinstance(policy, EVIDENCE_POLICIES) and len(policy.arms) > 1 and not bundle.arms:
+    if len(policy.arms) > 1 and not bundle.arms:
         raise BundleError(
             f"{path} does not say how its arms {', '.join(policy.arms)} are sampled, because their "
             "samples were imported: collect them with 'adacompute collect --arm …'"

@@ -7,7 +7,7 @@ it is paid for. The policy does not know how its models were fitted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from adacompute.core.errors import BundleError, ConfigError
 from adacompute.core.types import Float32Array, FloatArray, IntArray, Level, UtilityTable
 from adacompute.features.draft import ENTROPY, SURPRISE, DraftSource
 from adacompute.policies.inference import Predictor
-from adacompute.policies.policy import State
+from adacompute.policies.policy import Policy, PreparedKind, State
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import (
     RouterPolicy,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class DraftRouterPolicy:
+class DraftRouterPolicy(Policy):
     """Classifiers of the oracle's levels that see the uncertainty of the first sample.
 
     ``column`` is the feature that holds it, and ``default`` its mean over the training questions,
@@ -40,16 +40,22 @@ class DraftRouterPolicy:
     """
 
     name = "draft-router"
+    prepared = PreparedKind.NOTHING
+    first_needs_key = False
     levels: tuple[Level, ...]
     models: tuple[Predictor, ...]
-    schedule: PriceSchedule
-    draft: DraftSource
+    schedule: PriceSchedule = field()
+    draft: DraftSource = field()
     column: int
     default: float
 
     def prepare_features(self, features: Float32Array) -> Float32Array:
         """Keep all features: the classifier that reads them depends on the price."""
         return features
+
+    def prepare_plan(self, features: Float32Array) -> Float32Array:
+        """Keep nothing: the first action is one sample of any question."""
+        return features[:, :0]
 
     def decide(self, state: State, price: float) -> IntArray:
         """Take one sample, and then the level with the highest score of the classifier."""

@@ -58,6 +58,26 @@ def break_even_prices(
     return result
 
 
+def advantages(measure: StateMeasure, prices: FloatArray) -> FloatArray:
+    """Return what one more sample adds to the value of each state, (states, C, prices).
+
+    Prices are those of a sample. States that no question reaches, and those with the largest number
+    of samples, have an advantage of −1.
+    """
+    table = states()
+    shape = (*measure.mass.shape, len(prices))
+    found = np.full(shape, -1.0)
+    last = int(table.n_samples[len(measure.mass) - 1])
+    value = np.repeat(measure.correct_mass[table.layer(last), :, None], len(prices), axis=2)
+    for n in range(last - 1, -1, -1):
+        layer = table.layer(n)
+        stopping, mass = measure.correct_mass[layer, :, None], measure.mass[layer, :, None]
+        continuing = continuation_value(value, n) - prices * mass
+        np.divide(continuing - stopping, mass, out=found[layer], where=mass > MIN_GAIN)
+        value = np.maximum(stopping, continuing)
+    return found
+
+
 def continuation_value(
     value: FloatArray, n_samples: int, *, table: States | None = None
 ) -> FloatArray:

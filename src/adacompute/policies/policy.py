@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from adacompute.core import votes
 from adacompute.core.states import states, vote_keys
@@ -28,6 +30,13 @@ from adacompute.core.types import (
     Level,
     hash_keys,
 )
+
+if TYPE_CHECKING:
+    from adacompute.features.draft import DraftSource
+    from adacompute.policies.arm_samples import OrderedSamples
+    from adacompute.policies.confidence import Confidence
+    from adacompute.policies.lookup import Lookup
+    from adacompute.policies.price_schedule import PriceSchedule
 
 _MASK = (1 << 64) - 1
 
@@ -41,15 +50,15 @@ class SampleMatrix:
 
     ``answer`` holds answer classes, −1 if the answer could not be parsed. ``logprob`` holds the
     mean log-probability of each sample, if it is known, and ``uncertainty`` that of a draft;
-    unknown entries are NaN. ``arm`` and ``bin`` are the arm and the confidence bin of each sample,
-    for policies that see them.
+    unknown entries are NaN. ``arm`` is the arm of each sample, and ``evidence`` its log-odds and
+    weight, for policies that see them.
     """
 
     answer: IntArray
     logprob: FloatArray | None = None
     uncertainty: FloatArray | None = None
     arm: IntArray | None = None
-    bin: IntArray | None = None
+    evidence: tuple[FloatArray, FloatArray] | None = None
 
     @cached_property
     def tally(self) -> votes.Tally:
@@ -146,50 +155,204 @@ class State:
         )
 
 
-class Policy(Protocol):
-    """Decides which level each question should reach next, at a price."""
+class SampleEvidence(NamedTuple):
+    """What the samples of one question say of themselves: log-odds, and weights in votes."""
+
+    log_odds: list[float]
+    weight: list[float]
+
+    def add(self, log_odds: float, weight: float) -> None:
+        """Add one sample."""
+        self.log_odds.append(log_odds)
+        self.weight.append(weight)
+
+    def first(self, count: int) -> SampleEvidence:
+        """Return the evidence of the first samples."""
+        return SampleEvidence(self.log_odds[:count], self.weight[:count])
+
+
+class PreparedKind(Enum):
+    """What a policy keeps of the features of a question."""
+
+    NOTHING = "nothing"
+    CELL = "cell"
+    LEVELS = "levels"
+    UTILITIES = "utilities"
+    FEATURES = "features"
+
+
+class Policy:
+    """Decides which level each question should reach next, at a price.
+
+    A policy derives from this class. ``levels`` are those to choose from, by number of samples; of
+    several arms, one arm after another. The other members say what code that carries decisions out
+    needs to know, and have defaults for a policy of one arm that sees only votes.
+    """
+
+    name: str = ""
+    levels: tuple[Level, ...]
+
+    arms: tuple[str, ...] = ()
+    """Names of the arms, if the policy sees arms and the confidence of samples."""
+
+    sample_cost: tuple[float, ...] = ()
+    """Mean cost of a sample of each of the arms."""
+
+    confidence: Confidence | None = None
+    """What samples say of themselves, if the policy sees it; votes are then weighted by it."""
+
+    draft: DraftSource | None = None
+    """What the uncertainty of the first sample is estimated from, if decisions need it."""
+
+    pooled: Policy | None = None
+    """The policy for questions whose text is not known; None if this one decides about them."""
+
+    schedule: PriceSchedule | None = None
+    """Prices of the settings of the policy, if it has settings."""
+
+    can_limit_rounds: bool = True
+    """Whether the policy asks for more samples at once where rounds are limited."""
+
+    first_needs_key: bool = True
+    """Whether first decisions may depend on the keys of questions."""
+
+    needs_choice: bool = True
+    """Whether a single level leaves nothing to decide."""
 
     @property
-    def levels(self) -> tuple[Level, ...]:
-        """Levels to choose from, by number of samples; of several arms, one arm after another."""
+    def max_by_arm(self) -> tuple[int, ...]:
+        """Largest number of samples of each of the arms, if decisions depend on them one by one."""
+        return ()
+
+    @property
+    def prepared(self) -> PreparedKind:
+        """What ``prepare_features`` keeps; a cell is the first of the numbers."""
+        return PreparedKind.FEATURES
+
+    @property
+    def n_cells(self) -> int:
+        """Cells that questions are in, if ``prepared`` is a cell."""
+        return 0
+
+    @property
+    def decides_once(self) -> bool:
+        """Whether the first decision, before there are samples, is the last."""
+        return False
+
+    @property
+    def is_stepped(self) -> bool:
+        """Whether there are no settings between those of the schedule."""
+        return False
+
+    @property
+    def is_index_rule(self) -> bool:
+        """Whether a decision compares the price with one number per vote state."""
+        return False
+
+    @property
+    def uniform_samples(self) -> IntArray | None:
+        """Samples that every question gets in one round at each price; 0 where it decides."""
+        return None
+
+    @property
+    def highest_price(self) -> float:
+        """Price of a sample above which an index rule draws one sample."""
+        return 0.0
+
+    @property
+    def max_samples(self) -> int:
+        """Largest number of samples of a question."""
+        return max(level.n_samples for level in self.levels)
+
+    def arm_of_level(self, level: int) -> int:
+        """Return the arm that a level samples."""
+        del level
+        return 0
 
     def prepare_features(self, features: Float32Array) -> Float32Array:
         """Return what decisions need of the features; it is called once per question."""
+        return features[:, :0]
+
+    def prepare_plan(self, features: Float32Array) -> npt.NDArray[Any]:
+        """Return what first decisions need of the features, (N, width), at any price."""
+        return self.prepare_features(features)
 
     def decide(self, state: State, price: float) -> IntArray:
         """Return the next level of each question; the current level means stop."""
+        raise NotImplementedError(f"{type(self).__name__} has no decide")
 
-
-class NextLevel(Protocol):
-    """Decides about one question from the arms, classes and confidence bins of its samples."""
-
-    def __call__(
+    def next_level(
         self,
         arm: Sequence[int],
         answer: Sequence[int],
-        bins: Sequence[int],
+        evidence: SampleEvidence,
         *,
         price: float,
         key: int,
         cell: int,
     ) -> tuple[int, int] | None:
-        """Return the level to reach next and the samples it needs in total; None means stop."""
+        """Return the level to reach next and the samples it needs in total; None means stop.
+
+        It is the decision about one question by a policy that sees arms and evidence.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not see arms")
+
+    def first_levels(
+        self, price: float, prepared: npt.NDArray[Any], keys: KeyArray
+    ) -> IntArray | None:
+        """Return the first level of each question from its plan; None if it must be asked."""
+        del price, prepared, keys
+        return None
+
+    def make_lookup(self) -> Lookup | None:
+        """Return what decides about one question at a time without arrays, None if it cannot."""
+        return None
+
+    def list_uniform(self) -> list[tuple[int, str | None]]:
+        """Return the number of samples and the arm of each setting that is uniform."""
+        return []
+
+    def find_ends(self, samples: OrderedSamples, cell: IntArray) -> IntArray | None:
+        """Return where each order of samples ends at each price; None if it is not one by one."""
+        del samples, cell
+        return None
+
+    def mean_samples(self, prices: FloatArray) -> FloatArray | None:
+        """Return the mean samples of a question in each cell at prices of a sample, (P, C).
+
+        None if they do not follow from the policy.
+        """
+        del prices
+        return None
 
 
-def decide_rows(next_level: NextLevel, state: State, price: float) -> IntArray:
-    """Decide about each question of a block by a function for one question."""
+class IndexRule(Protocol):
+    """A policy that goes on while the price of a sample is below one number per vote state."""
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """One level per sample."""
+
+    def continue_price(
+        self, vote_states: IntArray, features: Float32Array, key: KeyArray
+    ) -> FloatArray:
+        """Return the price of a sample below which another one is drawn in vote states, (M, n)."""
+
+
+def decide_rows(policy: Policy, state: State, price: float) -> IntArray:
+    """Decide about each question of a block by the decision about one question."""
     observed, level = state.observed, state.level.copy()
     samples = observed.samples
     none = np.zeros_like(samples.answer)
     arm = none if samples.arm is None else samples.arm
-    bins = none if samples.bin is None else samples.bin
+    log_odds, weight = (none * 0.0, none + 1.0) if samples.evidence is None else samples.evidence
     for i, (row, n) in enumerate(
         zip(observed.row.tolist(), observed.n_samples.tolist(), strict=True)
     ):
-        found = next_level(
+        found = policy.next_level(
             arm[row, :n].tolist(),
             samples.answer[row, :n].tolist(),
-            bins[row, :n].tolist(),
+            SampleEvidence(log_odds[row, :n].tolist(), weight[row, :n].tolist()),
             price=price,
             key=int(state.key[i]),
             cell=int(state.features[i, 0]) if state.features.shape[1] else 0,

@@ -160,6 +160,31 @@ def fit_prior(
     return FittedPrior(prior, cluster, cell_share, softmax.inverse_penalty)
 
 
+def fit_cells(
+    features: Float32Array, profile: FloatArray, group: IntArray, *, seed: int = 0
+) -> tuple[Prior, IntArray]:
+    """Fit cells of predicted profiles; return them and the cell of each training question.
+
+    A training question is in the cell of what the others predict for it. Without a profile that
+    can be predicted there is one cell.
+    """
+    pooled, none = pooled_prior(features.shape[1]), np.zeros(len(profile), dtype=np.int64)
+    varying = profile[:, profile.std(axis=0) > EPSILON]
+    n_cells = min(MAX_CELLS, len(profile) // QUESTIONS_PER_CELL)
+    if not features.shape[1] or not varying.shape[1] or n_cells < 2:  # noqa: PLR2004 - as above
+        return pooled, none
+    mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
+    scale = (1.0 / (features.std(axis=0, dtype=np.float64) + MIN_STD)).astype(np.float32)
+    points = standardise(features, mean, scale).astype(np.float64)
+    predicted, slope = _ridge(points, varying, group)
+    if not predicted.shape[1]:
+        return pooled, none
+    std = predicted.std(axis=0) + EPSILON
+    cell, centre = fit_clusters(predicted / std, n_cells, n_starts=1, seed=seed)
+    prior = Prior(mean, scale, (slope / std).astype(np.float32), centre.astype(np.float32))
+    return prior, cell
+
+
 def _assign_clusters(profile: FloatArray, known: FloatArray, cluster: IntArray) -> IntArray:
     """Return the cluster of each question: the one whose mean profile is nearest."""
     size = np.bincount(cluster)

@@ -8,10 +8,11 @@ is reached, they stop. The policies do not know how their models were fitted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from adacompute.core.errors import BundleError
 from adacompute.core.oracle import solve
@@ -19,7 +20,7 @@ from adacompute.core.types import FloatArray, IntArray, Level, UtilityTable
 from adacompute.core.upgrades import choose
 from adacompute.policies.inference import OnnxModel, Predictor
 from adacompute.policies.learners import fit_classifier, fit_values
-from adacompute.policies.policy import NO_LEVEL, State, mixing_uniform
+from adacompute.policies.policy import NO_LEVEL, Policy, PreparedKind, State, mixing_uniform
 from adacompute.policies.price_schedule import MIN_PRICE_GAP, PriceSchedule
 from adacompute.policies.spec import PolicySpec, read_numbers
 
@@ -30,18 +31,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class RouterPolicy:
+class RouterPolicy(Policy):
     """The paper's router: classifiers of the oracle's levels, by decreasing price."""
 
     name = "router"
+    prepared = PreparedKind.LEVELS
     decides_once = True
     levels: tuple[Level, ...]
     models: tuple[Predictor, ...]
-    schedule: PriceSchedule
+    schedule: PriceSchedule = field()
 
     def prepare_features(self, features: Float32Array) -> Float32Array:
         """Keep all features: the classifier that reads them depends on the price."""
         return features
+
+    def prepare_plan(self, features: Float32Array) -> npt.NDArray[Any]:
+        """Return the level that each classifier chooses."""
+        levels = [model.predict(features).argmax(axis=1) for model in self.models]
+        return np.stack(levels, axis=1).astype(np.uint8)
+
+    def first_levels(self, price: float, prepared: npt.NDArray[Any], keys: KeyArray) -> IntArray:
+        """Return the level that the classifier of the price chose."""
+        setting = self.schedule.select(price, mixing_uniform(keys))
+        return np.asarray(prepared[np.arange(len(prepared)), setting], dtype=np.int64)
 
     def decide(self, state: State, price: float) -> IntArray:
         """Take the level with the highest score of the classifier at this price."""
@@ -70,10 +82,12 @@ def select_levels(
 
 
 @dataclass(frozen=True, eq=False)
-class ValueRouterPolicy:
+class ValueRouterPolicy(Policy):
     """Predicts the utility of every level and takes the best one at the price."""
 
     name = "value-router"
+    prepared = PreparedKind.UTILITIES
+    first_needs_key = False
     decides_once = True
     levels: tuple[Level, ...]
     model: Predictor

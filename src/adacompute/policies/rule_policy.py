@@ -7,14 +7,23 @@ this policy with different rules. Only longest-first looks at the question, and 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from adacompute.core.errors import BundleError
 from adacompute.core.types import Float32Array, FloatArray, IntArray, Level
-from adacompute.policies.policy import ObservedSamples, State, mixing_uniform
+from adacompute.policies.lookup import MAX_REMEMBERED, Lookup, observe
+from adacompute.policies.policy import (
+    ObservedSamples,
+    Policy,
+    PreparedKind,
+    State,
+    mixing_uniform,
+    mixing_uniform_of,
+)
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.spec import PolicySpec, read_choice, read_entry, read_number, read_numbers
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule, VoteLeadRule
@@ -36,14 +45,16 @@ MIX_BY = ("key", "length", "none")
 
 
 class Rule(Protocol):
-    """One setting of a rule policy."""
+    """One setting of a rule policy; ``decides_once`` if it does not look at the votes."""
+
+    decides_once: ClassVar[bool]
 
     def target_samples(self, observed: ObservedSamples) -> IntArray:
         """Return the number of samples for the next decision; the current number means stop."""
 
 
 @dataclass(frozen=True)
-class RulePolicy:
+class RulePolicy(Policy):
     """A policy that selects a rule by price.
 
     Between two rules, ``mix_by`` says which questions take the more expensive one: "key" decides
@@ -52,10 +63,10 @@ class RulePolicy:
     that holds the length.
     """
 
-    name: str
+    name: str = field()
     levels: tuple[Level, ...]
     rules: tuple[Rule, ...]
-    schedule: PriceSchedule
+    schedule: PriceSchedule = field()
     mix_by: str = "key"
     training_lengths: tuple[float, ...] = ()
     length_feature: int = 0
@@ -70,7 +81,27 @@ class RulePolicy:
     @property
     def decides_once(self) -> bool:
         """Whether the first decision, before there are samples, is the last."""
-        return all(isinstance(rule, FixedRule) for rule in self.rules)
+        return all(rule.decides_once for rule in self.rules)
+
+    @property
+    def is_stepped(self) -> bool:
+        """Whether questions are never mixed between two rules."""
+        return self.mix_by == "none"
+
+    @property
+    def prepared(self) -> PreparedKind:
+        """Whether the length of a question is used."""
+        return PreparedKind.FEATURES if self.mix_by == "length" else PreparedKind.NOTHING
+
+    def make_lookup(self) -> Lookup | None:
+        """Return a lookup of what rules say about answers, None if lengths are needed."""
+        return None if self.mix_by == "length" else RuleLookup(self)
+
+    def list_uniform(self) -> list[tuple[int, str | None]]:
+        """Return the number of samples of each rule; none if some rule looks at votes."""
+        if not self.decides_once:
+            return []
+        return [(int(rule.target_samples(observe(()))[0]), None) for rule in self.rules]
 
     def prepare_features(self, features: Float32Array) -> Float32Array:
         """Keep the length if questions are mixed by it, else nothing."""
@@ -102,6 +133,53 @@ class RulePolicy:
             rank = np.searchsorted(self._lengths, length, side="left")
             return np.asarray(1.0 - rank / max(1, len(self.training_lengths)), dtype=np.float64)
         return mixing_uniform(state.key)
+
+
+class RuleLookup:
+    """Levels that each rule of a policy leads to."""
+
+    def __init__(self, policy: RulePolicy) -> None:
+        any_price = PriceSchedule((1.0,))
+        self._single = [replace(policy, rules=(rule,), schedule=any_price) for rule in policy.rules]
+        self._policy = policy
+        self._position = lru_cache(MAX_REMEMBERED)(policy.schedule.position)
+        self._level = lru_cache(MAX_REMEMBERED)(self._decide_by)
+
+    def decide(
+        self,
+        answers: tuple[int, ...],
+        level: int,
+        *,
+        price: float,
+        key: int,
+        **_: float,
+    ) -> int:
+        """Return what the question's rule says about its answers."""
+        rule = 0 if len(self._single) == 1 else self._rule(key, price)
+        return self._level(rule, level, answers)
+
+    def _decide_by(self, rule: int, level: int, answers: tuple[int, ...]) -> int:
+        return _decide_alone(self._single[rule], answers, level)
+
+    def _rule(self, key: int, price: float) -> int:
+        """Return the rule of a question, as ``PriceSchedule.select`` does."""
+        first, share = self._position(price)
+        return first + (
+            share > 0 and self._policy.mix_by == "key" and mixing_uniform_of(key) < share
+        )
+
+
+def _decide_alone(policy: Policy, answers: tuple[int, ...], level: int) -> int:
+    """Decide in a block of one question, by a policy that uses only the answers and the level."""
+    state = State(
+        key=np.zeros(1, dtype=np.uint64),
+        features=np.empty((1, 0), dtype=np.float32),
+        cost=np.zeros((1, len(policy.levels))),
+        observed=observe(answers),
+        level=np.array([level]),
+        rounds_left=np.array([1]),
+    )
+    return int(policy.decide(state, 1.0)[0])
 
 
 def to_spec(policy: RulePolicy) -> PolicySpec:

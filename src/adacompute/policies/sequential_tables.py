@@ -14,6 +14,7 @@ import numpy as np
 
 from adacompute.core.errors import BundleError
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, states
+from adacompute.core.types import make_levels
 from adacompute.policies.bundle_files import TABLES, unpack_tables
 from adacompute.policies.prior import Prior, pooled_prior
 from adacompute.policies.sequential import SequentialPolicy
@@ -32,20 +33,40 @@ POOLED = "pooled_"
 
 def to_spec(policy: SequentialPolicy) -> PolicySpec:
     """Describe the policy as plain data."""
+    content = {"round_cost": policy.round_cost}
+    return PolicySpec(policy.levels, content, {TABLES: pack_arrays(vote_state_tables(policy))})
+
+
+def vote_state_tables(policy: SequentialPolicy) -> dict[str, Float32Array]:
+    """Return all tables of a policy, with those for questions without a text."""
     tables = {name: getattr(policy.prior, name) for name in PRIOR_TABLES}
     tables |= _state_tables(policy)
     if policy.pooled is not None:
         pooled = _state_tables(policy.pooled)
         tables |= {POOLED + name: array for name, array in pooled.items()}
-    content = {"round_cost": policy.round_cost}
-    return PolicySpec(policy.levels, content, {TABLES: pack_arrays(tables)})
+    return tables
 
 
 def from_spec(spec: PolicySpec) -> SequentialPolicy:
     """Build the policy from plain data; raise BundleError if the tables do not fit together."""
-    levels, round_cost = spec.levels, read_number(spec.content["round_cost"])
+    arrays = unpack_tables(spec.files[TABLES])
+    return _read(arrays, spec.levels, read_number(spec.content["round_cost"]))
+
+
+def read_vote_states(
+    arrays: Mapping[str, Float32Array], prior: Prior, max_samples: int
+) -> SequentialPolicy:
+    """Build a policy of up to so many samples from its tables, with a prior that is known."""
+    whole = {name: getattr(prior, name) for name in PRIOR_TABLES} | dict(arrays)
+    if not 1 <= max_samples <= MAX_SAMPLES:
+        raise BundleError(f"a table of vote states cannot have {max_samples} samples")
+    return _read(whole, make_levels(tuple(range(1, max_samples + 1))), 0.0)
+
+
+def _read(
+    arrays: Mapping[str, Float32Array], levels: tuple[Level, ...], round_cost: float
+) -> SequentialPolicy:
     try:
-        arrays = unpack_tables(spec.files[TABLES])
         is_pooled = POOLED + STATE_TABLES[0] not in arrays
         pooled_names = () if is_pooled else tuple(POOLED + name for name in STATE_TABLES)
         table = {

@@ -14,7 +14,7 @@ from adacompute.core.errors import BundleError
 from adacompute.core.types import Level, make_levels
 from adacompute.policies import (
     arm_mixture,
-    coloured,
+    corrected,
     draft_router,
     evidence_tables,
     router,
@@ -51,10 +51,10 @@ POLICY_KINDS = {
         sequential_tables.to_spec,
         sequential_tables.from_spec,
     ),
-    "coloured": PolicyKind(
-        coloured.ColouredPolicy,
-        evidence_tables.coloured_to_spec,
-        evidence_tables.coloured_from_spec,
+    "corrected": PolicyKind(
+        corrected.CorrectedPolicy,
+        evidence_tables.corrected_to_spec,
+        evidence_tables.corrected_from_spec,
         has_arms=True,
     ),
     "arm-mixture": PolicyKind(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -43,6 +44,7 @@ def lead_table(max_votes: int) -> FloatArray:
 class AdaptiveConsistencyRule:
     """Draw one sample at a time until the lead passes a threshold, up to ``max_samples``."""
 
+    decides_once: ClassVar[bool] = False
     threshold: float
     max_samples: int
 
@@ -60,6 +62,7 @@ class AdaptiveConsistencyRule:
 class EarlyStoppingRule:
     """Draw windows until all answers of one are parsed and equal, up to ``max_samples``."""
 
+    decides_once: ClassVar[bool] = False
     window: int
     max_samples: int
 
@@ -79,6 +82,7 @@ class VoteLeadRule:
     of more than half of the samples stops only at decided votes.
     """
 
+    decides_once: ClassVar[bool] = False
     lead: int
     max_samples: int
 

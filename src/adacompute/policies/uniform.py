@@ -7,6 +7,7 @@ samples again if an answer could not be parsed. Neither looks at the votes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ RETRY_CAPS = (1, 2, 3, 4, 6, 8, 10, 12, 16)
 class FixedRule:
     """The same number of samples for every question."""
 
+    decides_once: ClassVar[bool] = True
     n_samples: int
 
     def target_samples(self, observed: ObservedSamples) -> IntArray:
@@ -32,6 +34,7 @@ class FixedRule:
 class RetryRule:
     """Sample until ``min_parsed`` answers could be parsed, up to ``max_samples``."""
 
+    decides_once: ClassVar[bool] = False
     min_parsed: int
     max_samples: int
 

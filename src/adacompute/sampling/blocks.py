@@ -8,7 +8,6 @@ It knows nothing of texts, samples or models.
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -24,11 +23,15 @@ from adacompute.core.types import Float32Array
 from adacompute.features.text import extract_features, feature_names
 from adacompute.models.messages import Sample
 from adacompute.policies.bundle import Bundle
-from adacompute.policies.confidence import LENGTH
+from adacompute.policies.confidence import LENGTH, Confidence, vote
 from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode
-from adacompute.policies.kinds import EVIDENCE_POLICIES, EvidencePolicy
-from adacompute.policies.lookup import make_lookup
-from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix
+from adacompute.policies.policy import (
+    NO_LEVEL,
+    ObservedSamples,
+    Policy,
+    SampleEvidence,
+    SampleMatrix,
+)
 
 MANY_ROUNDS = 1 << 20
 """Rounds that no question reaches: as many are as good as no limit."""
@@ -41,8 +44,8 @@ class QuestionProgress:
     ``features`` are as the policy prepared them, None until they are needed. ``n_decided`` is the
     number of samples that the last decision has seen, ``target`` the number that the next one
     needs. ``answers`` are classes, −1 for unparsed; ``logprobs`` and ``uncertainties`` are empty
-    while none is known. ``arms``, ``log_odds`` and ``bins`` are those of each sample, for policies
-    that see arms and confidence, and empty for others.
+    while none is known. ``arms`` and ``evidence`` are those of each sample, for policies that see
+    arms and confidence, and empty for others.
     ``episode`` is kept after a decision for this question alone, to save building it again.
     """
 
@@ -55,8 +58,7 @@ class QuestionProgress:
     answers: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     arms: list[int] = field(default_factory=list)
-    log_odds: list[float] = field(default_factory=list)
-    bins: list[int] = field(default_factory=list)
+    evidence: SampleEvidence = field(default_factory=lambda: SampleEvidence([], []))
     uncertainties: list[float] = field(default_factory=list)
     level: int = NO_LEVEL
     n_decided: int = 0
@@ -92,24 +94,32 @@ class QuestionProgress:
             if draft is None:
                 return self.bundle.max_samples
             return replace(self, uncertainties=[draft]).planned_after(answers)
-        if isinstance(self.bundle.policy, EVIDENCE_POLICIES):
-            return self._planned_by_evidence(self.bundle.policy, answers)
+        if self.bundle.policy.confidence is not None:
+            return self._planned_by_evidence(self.bundle.policy.confidence, answers)
         if (found := _look_up(self, answers)) is not None:
             return found.target if found.is_active else None
         after = _decide_block([self], [list(answers)])
         return int(after.target[0]) if len(after.active) else None
 
-    def _planned_by_evidence(self, policy: EvidencePolicy, answers: Sequence[int]) -> int | None:
+    def _planned_by_evidence(self, confidence: Confidence, answers: Sequence[int]) -> int | None:
         """Samples that would be planned, whatever the confidence of the samples that are missing.
 
-        It is the largest number over all bins of those samples, which are of the open request.
+        It is the largest number over some levels of confidence of those samples, which are of the
+        open request.
         """
         missing = len(answers) - len(self.arms)
-        arm = policy.arm_of_level(max(self.level, 0))
+        arm = self.bundle.policy.arm_of_level(max(self.level, 0))
         largest: int | None = None
-        for bins in itertools.product(range(policy.confidence.n_bins[arm]), repeat=missing):
+        for assumed in confidence.assume(arm) if missing else ((0.0, 1.0),):
+            log_odds, weight = (
+                [*known, *[one] * missing]
+                for known, one in zip(self.evidence, assumed, strict=True)
+            )
             seen = replace(
-                self, arms=[*self.arms, *[arm] * missing], bins=[*self.bins, *bins], episode=None
+                self,
+                arms=[*self.arms, *[arm] * missing],
+                evidence=SampleEvidence(log_odds, weight),
+                episode=None,
             )
             found = _look_up(replace(seen, target=len(answers)), answers)
             if found is not None and found.is_active:
@@ -119,17 +129,15 @@ class QuestionProgress:
     def add_evidence(self, sample: Sample, answer: str | None) -> None:
         """Add the arm and the confidence of a sample, if the policy uses them."""
         policy = self.bundle.policy
-        if isinstance(policy, EVIDENCE_POLICIES):
+        if policy.confidence is not None:
             arm = policy.arm_of_level(max(self.level, 0))
             values = read_signals(policy.confidence.signals, sample, answer)
-            log_odds, own_bin = policy.confidence.measure(arm, values)
             self.arms.append(arm)
-            self.log_odds.append(log_odds)
-            self.bins.append(own_bin)
+            self.evidence.add(*policy.confidence.measure(arm, values))
 
     def lacks_confidence(self, samples: Sequence[Sample]) -> bool:
         """Whether the policy weighs votes by log-probabilities that a sample does not have."""
-        if not (isinstance(self.bundle.policy, EVIDENCE_POLICIES) and self.bundle.needs_logprobs):
+        if not self.bundle.weighs_logprobs:
             return False
         return any(sample.mean_logprob is None for sample in samples)
 
@@ -138,9 +146,8 @@ class QuestionProgress:
 
         Samples that came since the last decision vote too.
         """
-        policy = self.bundle.policy
-        if isinstance(policy, EVIDENCE_POLICIES):
-            return policy.confidence.vote(self.answers, self.log_odds)
+        if self.bundle.policy.confidence is not None:
+            return vote(self.answers, self.evidence.weight)
         samples = _matrix([self], [self.answers])
         logprob = samples.logprob if self.bundle.tie_break == LOGPROB else None
         return int(votes.winner(samples.answer, logprob=logprob)[0])
@@ -199,7 +206,7 @@ def _prepare_evidence(questions: Iterable[QuestionProgress]) -> None:
     """Compute missing features of questions whose policies see evidence, one block per bundle."""
     missing: dict[int, list[QuestionProgress]] = {}
     for one in questions:
-        if one.features is None and isinstance(one.bundle.policy, EVIDENCE_POLICIES):
+        if one.features is None and one.bundle.policy.confidence is not None:
             missing.setdefault(id(one.bundle), []).append(one)
     for block in missing.values():
         _prepare(block)
@@ -235,7 +242,7 @@ def _look_up(one: QuestionProgress, answers: Sequence[int]) -> _Next | None:
     It does what ``Episode.feed`` and ``Episode.decide`` do, for one question.
     """
     policy = one.bundle.policy
-    if isinstance(policy, EVIDENCE_POLICIES):
+    if policy.confidence is not None:
         return _look_up_evidence(one, policy, answers)
     tables, n_samples, level = _lookup_tables(one.bundle), one.target, one.level
     if tables.lookup is None or len(answers) < n_samples or one.rounds_left < MANY_ROUNDS:
@@ -261,7 +268,7 @@ def _look_up(one: QuestionProgress, answers: Sequence[int]) -> _Next | None:
 
 
 def _look_up_evidence(
-    one: QuestionProgress, policy: EvidencePolicy, answers: Sequence[int]
+    one: QuestionProgress, policy: Policy, answers: Sequence[int]
 ) -> _Next | None:
     """Return what a question does next by a policy that sees arms and confidence."""
     if one.features is None and _uses_features(one.bundle):
@@ -272,7 +279,7 @@ def _look_up_evidence(
     found = policy.next_level(
         one.arms[:n_samples],
         answers[:n_samples],
-        one.bins[:n_samples],
+        one.evidence.first(n_samples),
         price=one.price,
         key=one.key,
         cell=cell,
@@ -286,7 +293,7 @@ class _LookupTables:
     """What lookups need of a bundle, worked out once."""
 
     def __init__(self, bundle: Bundle) -> None:
-        self.lookup = make_lookup(bundle.policy)
+        self.lookup = bundle.policy.make_lookup()
         self.uses_features = _uses_features(bundle)
         self.costs: list[float] = bundle.level_cost[0].tolist()
 

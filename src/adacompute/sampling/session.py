@@ -20,7 +20,6 @@ from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.messages import Sample
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import FIRST_SEEN, UNLIMITED_ROUNDS
-from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.policy import Policy
 from adacompute.sampling.blocks import QuestionProgress, decide
 
@@ -231,7 +230,7 @@ class Session:
     def arm(self) -> str | None:
         """Arm that the open request is for; None if there is only one."""
         policy = self.progress.bundle.policy
-        if isinstance(policy, EVIDENCE_POLICIES) and len(policy.arms) > 1:
+        if len(policy.arms) > 1:
             return policy.arms[policy.arm_of_level(max(self.progress.level, 0))]
         return None
 
@@ -262,7 +261,7 @@ class Session:
         if not self._counts:
             return None
         progress = self._decided()
-        if progress.bundle.tie_break == FIRST_SEEN and not progress.log_odds:
+        if progress.bundle.tie_break == FIRST_SEEN and not progress.evidence.weight:
             # Classes are numbered by their first samples.
             return self._first[self._counts.index(max(self._counts))]
         found = progress.vote()
@@ -281,7 +280,7 @@ class Session:
         False when none is missing.
         """
         missing = self.progress.target - len(self.samples)
-        weighted = bool(self.progress.log_odds)
+        weighted = bool(self.progress.evidence.weight)
         if missing <= 0 or not self._counts or not self.progress.is_active or weighted:
             return False
         counts = list(enumerate(self._counts))

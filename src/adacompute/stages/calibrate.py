@@ -25,9 +25,7 @@ from adacompute.evaluation.verdict import (
     describe_excess,
 )
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
-from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.episode import UNLIMITED_ROUNDS
-from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.stages.inputs import (
     check_goal,
     hash_run,
@@ -40,6 +38,8 @@ from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from adacompute.policies.policy import Policy
 
 MIN_CONFIDENCE, MAX_CONFIDENCE = 0.5, 1 - 1e-9
 """Outside these bounds an interval is empty, or dominated by rounding."""
@@ -135,7 +135,7 @@ def tolerance_of(today: TodayOptions | None) -> float | None:
     return None if today is None else today.tolerance
 
 
-def check_rounds(max_rounds: int | None, policy: object) -> int:
+def check_rounds(max_rounds: int | None, policy: Policy) -> int:
     """Return the maximum number of rounds; a very large number if it is not limited.
 
     A policy that draws one sample per round cannot be limited: it would not ask for more samples
@@ -145,7 +145,7 @@ def check_rounds(max_rounds: int | None, policy: object) -> int:
         return UNLIMITED_ROUNDS
     if max_rounds < 1:
         raise ConfigError(f"max_rounds must be at least 1, got {max_rounds}")
-    if isinstance(policy, ColouredPolicy):
+    if not policy.can_limit_rounds:
         raise ConfigError(
             f"max_rounds is {max_rounds}, but the policy draws one sample per round, because it "
             "chooses arms or weighs votes by log-probability: train it on one arm with --evidence "
@@ -163,12 +163,9 @@ def _final_fit(bundle: Bundle, experiment: Experiment) -> FittedPolicy:
     features = pool.sequential_features if words else pool.features
     if features is None:
         raise BundleError("the questions of this run have no texts: train the policy on this run")
-    is_stepped = bundle.notes["policy"] == "fixed"
     policy = bundle.policy
-    known = None
-    if isinstance(policy, EVIDENCE_POLICIES):
-        known = replay_evidence(experiment, policy, features)
-    return FittedPolicy(policy, tuple(prices), features, is_stepped=is_stepped, known=known)
+    known = replay_evidence(experiment, policy, features)
+    return FittedPolicy(policy, tuple(prices), features, is_stepped=policy.is_stepped, known=known)
 
 
 def _experiment(run: Path, bundle: Bundle, max_rounds: int) -> tuple[Experiment, str]:

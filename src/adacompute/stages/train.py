@@ -21,14 +21,10 @@ from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
 from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import VERSION
-from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Baseline, Bundle, save_bundle
-from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.episode import FIRST_SEEN
-from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.prior import response_profile
-from adacompute.policies.sequential import SequentialPolicy
 from adacompute.stages.inputs import (
     ALL_EVIDENCE,
     DEFAULT_LEVELS,
@@ -129,10 +125,8 @@ def _find_factory(policy: str, *, draft: bool) -> PolicyFactory:
 
 def _find_arms(source: dict[str, Any], fitted: FittedPolicy) -> tuple[ArmSettings, ...]:
     """Return how the arms of a policy were collected, if it has several."""
-    policy = fitted.policy
-    if not isinstance(policy, EVIDENCE_POLICIES):
-        return ()
-    return find_arms(source, policy.arms)
+    arms = fitted.policy.arms
+    return find_arms(source, arms) if arms else ()
 
 
 def describe_samples(
@@ -193,7 +187,7 @@ def check_choice(fitted: FittedPolicy, pool: Pool, levels: tuple[int, ...]) -> F
     A mixture may have one efficient level, if there are others.
     """
     can_choose = pool.has_arms or sum(n <= pool.n_samples for n in levels) > 1
-    is_mixture = isinstance(fitted.policy, ArmMixture) and can_choose
+    is_mixture = not fitted.policy.needs_choice and can_choose
     if len(fitted.policy.levels) > 1 or is_mixture:
         return fitted
     raise DataError(
@@ -222,12 +216,12 @@ def _baseline(features: Float32Array | None, pool: Pool, fitted: FittedPolicy) -
 def _cells(fitted: FittedPolicy) -> dict[str, Any]:
     """Return the share of each cell among the questions, and its mean cost if that is known."""
     policy = fitted.policy
-    if not isinstance(policy, SequentialPolicy | ColouredPolicy):
+    if not policy.n_cells:
         return {}
     cell = fitted.prepared_features[:, 0].astype(np.int64)
-    size = np.bincount(cell, minlength=len(policy.prior.cell_centre))
+    size = np.bincount(cell, minlength=policy.n_cells)
     found: dict[str, Any] = {"cell_share": tuple((size / len(cell)).tolist())}
-    if isinstance(policy, ColouredPolicy) and fitted.known is not None:
+    if policy.arms and fitted.known is not None:
         cost, every = fitted.known.cost, fitted.known.cost.mean(axis=0)
         sums = np.stack([np.bincount(cell, one, minlength=len(size)) for one in cost.T])
         # A cell with few questions is shrunk to all of them.

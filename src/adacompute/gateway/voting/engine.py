@@ -35,7 +35,6 @@ from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
 from adacompute.models.responses_format import RESPONSES
 from adacompute.policies.arm_settings import edit_request, find_question
-from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.sampling.blocks import question_block_features, question_features
 from adacompute.sampling.grading import LARGE, Grading
 from adacompute.sampling.loop import run_session
@@ -196,8 +195,7 @@ class Engine:
     @property
     def lacks_logprobs(self) -> bool:
         """Whether the policy decides by log-probabilities that the upstream does not return."""
-        bundle = self.virtual.bundle
-        if not (isinstance(bundle.policy, EVIDENCE_POLICIES) and bundle.needs_logprobs):
+        if not self.virtual.bundle.weighs_logprobs:
             return False
         found = {one.capabilities.logprobs for one in self.upstreams.values()}
         return not found.isdisjoint({"missing", "rejected"})

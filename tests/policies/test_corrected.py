@@ -1,0 +1,378 @@
+"""Corrected policy: one decision in two forms, saved tables, and tables that are damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adacompute.core.answers import UNPARSED, Answers, number_classes
+from adacompute.core.errors import BundleError
+from adacompute.core.states import StateMeasure
+from adacompute.core.types import FloatArray, IntArray, Level, make_levels
+from adacompute.policies.arm_samples import Grid, OrderedSamples
+from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.bundle_files import TABLES, unpack_tables
+from adacompute.policies.confidence import equal_confidence
+from adacompute.policies.corrected import CorrectedPolicy
+from adacompute.policies.corrected_fit import TrainingOrders, fit_corrected
+from adacompute.policies.evidence_tables import corrected_from_spec, corrected_to_spec
+from adacompute.policies.fitted_values import N_CURVES, FittedValues, n_described
+from adacompute.policies.induction import break_even_prices
+from adacompute.policies.policy import SampleEvidence
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.prior import Prior, pooled_prior
+from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.spec import PolicySpec
+from adacompute.storage.array_files import pack_arrays
+from test_support.states import measure_states
+
+PRICES = (0.5, 0.1, 0.03, 0.01, 0.001)
+N_CELLS, N_ROWS = 3, 40
+Change = Callable[[dict[str, FloatArray]], object]
+"""Changes the tables of a saved policy."""
+
+SHAPES: list[tuple[tuple[int, ...], int]] = [
+    ((6,), 4),
+    ((6,), 6),
+    ((6,), 0),
+    ((3, 3), 0),
+    ((2, 1, 2), 0),
+]
+"""Largest numbers of samples of each arm, and samples in the table of votes."""
+
+
+def make_orders(seed: int, caps: tuple[int, ...], *, equal: bool = False) -> OrderedSamples:
+    """Random samples; if ``equal``, every sample counts once, so that answers are often tied."""
+    rng, size = np.random.default_rng(seed), sum(caps)
+    answer = rng.choice([UNPARSED, 0, 1, 2, 3], (N_ROWS, size), p=[0.15, 0.4, 0.2, 0.15, 0.1])
+    label = [number_classes(None if a == UNPARSED else a for a in row) for row in answer.tolist()]
+    log_odds = rng.normal(size=(N_ROWS, size))
+    return OrderedSamples(
+        label=np.array(label),
+        accuracy=rng.random((N_ROWS, 5)),
+        log_odds=log_odds,
+        weight=np.ones((N_ROWS, size)) if equal else np.exp(log_odds),
+        cost=rng.uniform(0.5, 1.5, (N_ROWS, size)),
+        max_samples=caps,
+    )
+
+
+def make_values(rng: np.random.Generator, caps: tuple[int, ...], n_text: int) -> FittedValues:
+    """Random regressions, of numbers that are saved exactly; lower prices have more to gain."""
+    n_numbers, size = n_described(len(caps), n_text), n_described(len(caps), n_text) + N_CURVES
+    n_positions = len(Grid(caps))
+    shapes: list[tuple[int, ...]] = [(n_numbers,), (n_numbers,), (1 + n_numbers,), (size,), (size,)]
+    shapes = [*shapes, (len(caps), 1 + size, len(PRICES))]
+    tables = [rng.normal(0.0, 0.3, (n_positions, *shape)) for shape in shapes]
+    tables[-1] = 3 * tables[-1]
+    tables[-1][:, :, 0] += np.linspace(-0.5, 0.5, len(PRICES))
+    return FittedValues(caps, *(one.astype(np.float32).astype(np.float64) for one in tables))
+
+
+def make_table(rng: np.random.Generator, prior: Prior, n_samples: int) -> SequentialPolicy:
+    """Vote states of random questions, of which every cell has some."""
+    measures = []
+    for share in np.linspace(0.3, 0.8, len(prior.cell_centre)):
+        rest = (0.95 - share) / 2
+        answer = rng.choice([UNPARSED, 0, 1, 2], (12, 8), p=[0.05, share, rest, rest])
+        own = measure_states(Answers.of(answer.tolist(), (answer == 0).tolist()), n_samples)
+        measures.append(own.map(lambda one: one.mean(axis=1, keepdims=True)))
+    names = ("mass", "correct_mass")
+    both = [np.hstack([getattr(one, name) for one in measures]) for name in names]
+    measure = StateMeasure(*(one.astype(np.float32).astype(np.float64) for one in both))
+    levels = make_levels(tuple(range(1, n_samples + 1)))
+    return SequentialPolicy(levels, prior, break_even_prices(measure).astype(np.float32), measure)
+
+
+def make_levels_of_arms(caps: tuple[int, ...]) -> tuple[Level, ...]:
+    return tuple(
+        Level(f"{arm} × {n}", n, None if len(caps) == 1 else str(arm))
+        for arm, cap in enumerate(caps)
+        for n in range(1, cap + 1)
+    )
+
+
+def make_policy(
+    seed: int, caps: tuple[int, ...], n_table: int = 0, *, uniform: bool = False
+) -> CorrectedPolicy:
+    """A policy with random tables; if ``uniform``, with a uniform choice at some prices."""
+    rng = np.random.default_rng(seed)
+    prior = Prior(
+        mean=np.zeros(2, dtype=np.float32),
+        scale=np.ones(2, dtype=np.float32),
+        slope=np.eye(2, dtype=np.float32),
+        cell_centre=rng.normal(size=(N_CELLS, 2)).astype(np.float32),
+    )
+    chosen = np.zeros((len(PRICES), 2), dtype=np.int64)
+    if uniform:
+        chosen[1], chosen[3] = (len(caps) - 1, caps[-1]), (0, 1)
+    return CorrectedPolicy(
+        arms=tuple(f"arm {i}" for i in range(len(caps))),
+        levels=make_levels_of_arms(caps),
+        confidence=equal_confidence(len(caps)),
+        prior=prior,
+        schedule=PriceSchedule(PRICES),
+        values=make_values(rng, caps, 2),
+        uniform=chosen,
+        sample_cost=tuple(np.linspace(1.0, 2.0, len(caps)).tolist()),
+        table=make_table(rng, prior, n_table) if n_table else None,
+    )
+
+
+def walk(
+    policy: CorrectedPolicy, orders: OrderedSamples, row: int, price: float, cell: int, key: int = 1
+) -> int:
+    """Ask ``next_level`` after every sample of one order, and return the position of the end."""
+    start = np.cumsum((0, *policy.max_by_arm)).tolist()
+    arm, answer, evidence = list[int](), list[int](), SampleEvidence([], [])
+    for _ in range(sum(policy.max_by_arm) + 1):
+        known: dict[str, Any] = {"price": price, "key": key, "cell": cell}
+        found = policy.next_level(arm, answer, evidence, **known)
+        if found is None:
+            return policy.values.grid.find([arm.count(a) for a in range(len(policy.arms))])
+        level, total = found
+        own = policy.arm_of_level(level)
+        assert total > len(arm)
+        while len(arm) < total:
+            column = start[own] + arm.count(own)
+            arm.append(own)
+            answer.append(int(orders.label[row, column]))
+            evidence.add(float(orders.log_odds[row, column]), float(orders.weight[row, column]))
+        assert arm.count(own) == policy.levels[level].n_samples
+    raise AssertionError("the policy does not stop")
+
+
+def check_two_forms(policy: CorrectedPolicy, orders: OrderedSamples) -> IntArray:
+    """Compare decisions about single questions with those about all at once; return the ends."""
+    cell = np.arange(N_ROWS) % len(policy.prior.cell_centre)
+    end = policy.find_ends(orders, cell)
+    assert end.shape == (N_ROWS, len(PRICES))
+    for setting, price in enumerate(PRICES):
+        for row in range(N_ROWS):
+            assert walk(policy, orders, row, price, int(cell[row])) == end[row, setting]
+    return end
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    shape=st.sampled_from(SHAPES),
+    uniform=st.booleans(),
+    equal=st.booleans(),
+)
+def test_one_decision_in_two_forms(
+    *, seed: int, shape: tuple[tuple[int, ...], int], uniform: bool, equal: bool
+) -> None:
+    caps, n_table = shape
+    if len(caps) > 1 and equal:
+        return
+    policy = make_policy(seed, caps, n_table, uniform=uniform)
+    check_two_forms(policy, make_orders(seed + 1, caps, equal=equal))
+
+
+def test_one_decision_in_two_forms_where_answers_of_several_arms_are_tied() -> None:
+    for seed in range(3):
+        for caps in ((3, 3), (2, 1, 2)):
+            check_two_forms(make_policy(seed, caps), make_orders(seed + 1, caps, equal=True))
+
+
+@pytest.mark.parametrize(("caps", "n_table"), SHAPES)
+def test_these_policies_end_at_many_positions(caps: tuple[int, ...], n_table: int) -> None:
+    """The comparison of both forms would mean little if all questions had the same end."""
+    end = make_policy(3, caps, n_table).find_ends(make_orders(4, caps), np.zeros(N_ROWS, np.int64))
+    assert len(np.unique(end)) > sum(caps) // 2
+    assert (end > 0).all()  # one sample is always drawn
+
+
+def test_between_two_prices_each_question_takes_one_of_both() -> None:
+    policy, orders = make_policy(5, (3, 3)), make_orders(6, (3, 3))
+    end, price = policy.find_ends(orders, np.zeros(N_ROWS, np.int64)), 0.018
+    chosen = [policy.schedule.select_one(price, key) for key in range(N_ROWS)]
+    assert set(chosen) == {2, 3}
+    for row, setting in enumerate(chosen):
+        assert walk(policy, orders, row, price, 0, key=row) == end[row, setting]
+
+
+def test_uniform_choices_are_drawn_at_once_for_every_question() -> None:
+    policy, orders = make_policy(7, (2, 3), uniform=True), make_orders(8, (2, 3))
+    found = policy.next_level([], [], SampleEvidence([], []), price=PRICES[1], key=1, cell=0)
+    assert found == (4, 3)
+    end = policy.find_ends(orders, np.zeros(N_ROWS, np.int64))
+    assert (end[:, 1] == policy.values.grid.find((0, 3))).all()
+    assert (end[:, 3] == policy.values.grid.find((1, 0))).all()
+    cell, setting = np.zeros(2, np.int64), np.array([1, 3])
+    assert policy.first_arms(cell, setting).tolist() == [1, 0]
+
+
+def fit_one(seed: int, *, signal: float) -> tuple[CorrectedPolicy, OrderedSamples]:
+    """Fit a policy of one arm to orders, where ``signal`` is what log-odds tell of correctness."""
+    caps = (5,)
+    rng = np.random.default_rng(seed)
+    orders = make_orders(seed, caps)
+    accuracy = rng.random(orders.accuracy.shape) < 0.5
+    right = np.take_along_axis(accuracy, np.maximum(orders.label, 0), axis=1)
+    log_odds = orders.log_odds + signal * right
+    orders = replace(orders, accuracy=accuracy.astype(float), log_odds=log_odds)
+    prior = pooled_prior(0)
+    every = np.arange(N_ROWS // 4)
+    training = TrainingOrders(orders, every, every.astype(np.uint64), 4, np.array(PRICES))
+    known = {
+        "arms": ("",),
+        "levels": make_levels_of_arms(caps),
+        "confidence": equal_confidence(1),
+        "sample_cost": (1.0,),
+    }
+    table = make_table(rng, prior, 4)
+    return fit_corrected(training, prior, every * 0, table, known), orders
+
+
+def test_fitted_policy_decides_alike_in_both_forms() -> None:
+    policy, orders = fit_one(2, signal=2.0)
+    end = check_two_forms(policy, orders)
+    assert (np.diff(end.mean(axis=0)) >= 0).all()
+    assert end[:, -1].mean() > end[:, 0].mean() + 1
+
+
+@pytest.mark.parametrize(("caps", "n_table"), SHAPES)
+def test_saved_policy_decides_alike(caps: tuple[int, ...], n_table: int, tmp_path: Any) -> None:
+    policy, orders = make_policy(9, caps, n_table, uniform=True), make_orders(10, caps)
+    other = make_policy(11, caps, n_table)
+    none = pooled_prior(2)
+    pooled = replace(
+        other,
+        prior=none,
+        values=make_values(np.random.default_rng(1), caps, 0),
+        table=other.table and make_table(np.random.default_rng(2), none, n_table),
+    )
+    if policy.table is not None:
+        policy = replace(policy, table=replace(policy.table, pooled=pooled.table))
+    policy = replace(policy, pooled=pooled)
+    save_bundle(Bundle(policy), tmp_path / "bundle")
+    again = load_bundle(tmp_path / "bundle").policy
+    assert isinstance(again, CorrectedPolicy)
+    assert again.pooled is not None
+    assert (again.arms, again.levels) == (policy.arms, policy.levels)
+    assert again.sample_cost == policy.sample_cost
+    cell, first = np.arange(N_ROWS) % N_CELLS, np.zeros(N_ROWS, np.int64)
+    assert (again.find_ends(orders, cell) == policy.find_ends(orders, cell)).all()
+    assert (again.pooled.find_ends(orders, first) == pooled.find_ends(orders, first)).all()
+    assert (policy.find_ends(orders, cell) != pooled.find_ends(orders, first)).any()
+
+
+def test_fitted_policy_decides_alike_after_its_tables_are_rounded(tmp_path: Any) -> None:
+    policy, orders = fit_one(3, signal=1.0)
+    save_bundle(Bundle(policy), tmp_path / "bundle")
+    again = load_bundle(tmp_path / "bundle").policy
+    assert isinstance(again, CorrectedPolicy)
+    cell = np.zeros(N_ROWS, np.int64)
+    same = again.find_ends(orders, cell) == policy.find_ends(orders, cell)
+    assert same.mean() > 0.99  # advantages that round to 0 may fall on either side
+
+
+def damage(change: Change, n_table: int = 0) -> PolicySpec:
+    """Return a saved policy whose tables were changed."""
+    spec = corrected_to_spec(make_policy(1, (2,) if n_table else (2, 1), n_table))
+    tables = unpack_tables(spec.files[TABLES])
+    change(tables)
+    content = json.loads(json.dumps(spec.content))
+    return PolicySpec(spec.levels, content, {TABLES: pack_arrays(tables)})
+
+
+def cut(name: str, axis: int = 0) -> Change:
+    """Leave out the last entries of a table along an axis."""
+
+    def change(tables: dict[str, FloatArray]) -> None:
+        tables[name] = tables[name].take(range(tables[name].shape[axis] - 1), axis)
+
+    return change
+
+
+def put(name: str, place: tuple[int, ...], value: float) -> Change:
+    """Change one number of a table."""
+
+    def change(tables: dict[str, FloatArray]) -> None:
+        tables[name][place] = value
+
+    return change
+
+
+def test_tables_that_were_not_changed_are_read() -> None:
+    for n_table in (0, 2):
+        corrected_from_spec(damage(lambda _: None, n_table))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(cut(f"value_{name}", axis) for name in ("mean", "scale", "chance") for axis in (0, 1)),
+        *(cut(f"value_chance_{name}", axis) for name in ("mean", "scale") for axis in (0, 1)),
+        *(cut("value_advantage", axis) for axis in range(4)),
+        cut("uniform"),
+        cut("uniform", 1),
+        cut("mean"),
+        cut("scale"),
+        cut("slope", 1),
+        cut("cell_centre", 1),
+        lambda tables: tables.update(cell_centre=np.zeros((0, 2), dtype=np.float32)),
+        lambda tables: tables.update(cell_centre=np.zeros(3, dtype=np.float32)),
+        lambda tables: tables.update(uniform=tables["uniform"] * 1.0),
+        put("value_advantage", (0, 0, 0, 0), np.nan),
+        put("value_chance", (1, 0), np.inf),
+        put("cell_centre", (0, 0), np.nan),
+        put("uniform", (0, 0), 2),
+        put("uniform", (0, 0), -1),
+        put("uniform", (0, 1), 3),
+        put("uniform", (0, 1), -1),
+    ],
+)
+def test_damaged_tables_are_refused(change: Change) -> None:
+    with pytest.raises(BundleError):
+        corrected_from_spec(damage(change))
+
+
+@pytest.mark.parametrize("name", ["break_even_price", "mass", "correct_mass"])
+def test_damaged_tables_of_votes_are_refused(name: str) -> None:
+    for axis in (0, 1):
+        with pytest.raises(BundleError):
+            corrected_from_spec(damage(cut(f"table_{name}", axis), 2))
+    with pytest.raises(BundleError, match="finite"):
+        corrected_from_spec(damage(put(f"table_{name}", (0, 0), np.nan), 2))
+    with pytest.raises(BundleError, match="damaged"):
+        corrected_from_spec(damage(lambda tables: tables.pop(f"table_{name}"), 2))
+
+
+@pytest.mark.parametrize("n_samples", [-1, 1, 3, 17])
+def test_table_of_votes_must_have_its_number_of_samples(n_samples: int) -> None:
+    spec = damage(lambda _: None, 2)
+    content = {**spec.content, "table_samples": n_samples}
+    with pytest.raises(BundleError, match=rf"{n_samples} (samples|levels)"):
+        corrected_from_spec(PolicySpec(spec.levels, content, dict(spec.files)))
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "message"),
+    [
+        ("max_samples", [100, 100], "cannot have"),
+        ("max_samples", [0, 3], "cannot have"),
+        ("max_samples", [3], "cannot have"),
+        ("max_samples", [2, 2], "levels"),
+        ("prices", [0.5, 0.1], "prices"),
+        ("table_samples", 2, "one arm"),
+        ("arm_cost", [1.0, 0.0], "costs"),
+    ],
+)
+def test_entries_that_do_not_fit_the_tables_are_refused(
+    entry: str, value: object, message: str
+) -> None:
+    spec = damage(lambda _: None)
+    with pytest.raises(BundleError, match=message):
+        corrected_from_spec(
+            PolicySpec(spec.levels, {**spec.content, entry: value}, dict(spec.files))
+        )
