@@ -16,16 +16,16 @@ from adacompute.core.answers import UNPARSED, Answers
 from adacompute.evaluation.evidence import Evidence
 from adacompute.evaluation.evidence_factories import arm_levels, price_steps
 from adacompute.features.text import feature_names
+from adacompute.policies.advantage_fit import TrainingOrders, fit_advantages
 from adacompute.policies.arm_samples import ArmSamples
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.confidence import equal_confidence
-from adacompute.policies.corrected_fit import TrainingOrders, fit_corrected
 from adacompute.policies.prior import Prior, pooled_prior
 from adacompute.sampling.session import ParsedAnswer, Session
 
 if TYPE_CHECKING:
-    from adacompute.policies.corrected import CorrectedPolicy
+    from adacompute.policies.sequential import SequentialPolicy
 
 ARMS = ("cheap", "two", "three", "four")
 CAPS = (8, 2, 1, 1)
@@ -66,7 +66,7 @@ def make_text() -> Prior:
     )
 
 
-def time_fit(label: str, prior: Prior) -> CorrectedPolicy:
+def time_fit(label: str, prior: Prior) -> SequentialPolicy:
     """Fit the policy, and replay it."""
     train, cell = np.arange(N_QUESTIONS), np.arange(N_QUESTIONS) % len(prior.cell_centre)
     evidence = Evidence(make_samples(N_QUESTIONS), CAPS, N_ORDERS, 0, False, np.zeros(N_QUESTIONS))
@@ -80,21 +80,22 @@ def time_fit(label: str, prior: Prior) -> CorrectedPolicy:
     start = time.perf_counter()
     samples = evidence.ordered(equal_confidence(4))
     training = TrainingOrders(samples, train, train.astype(np.uint64), N_ORDERS, prices)
-    policy = fit_corrected(training, prior, cell, None, known)
+    policy = fit_advantages(training, prior, cell, None, known)
     fitted = time.perf_counter()
     evidence.run_policy(policy, np.zeros((N_QUESTIONS, len(prior.mean)), np.float32))
     end = time.perf_counter()
-    n_positions = len(policy.values.grid)
+    n_positions = len(policy.fitted.grid)
     print(f"{label}, {n_positions} positions, {len(prices)} prices: fit {fitted - start:.1f} s")
     print(f"{label}, {N_QUESTIONS} × {N_ORDERS} orders: replay {end - fitted:.1f} s")
-    return replace(policy, uniform=policy.uniform * 0)
+    return replace(policy, uniform=np.zeros((len(prices), 2), np.int64))
 
 
-def time_decisions(label: str, policy: CorrectedPolicy) -> None:
+def time_decisions(label: str, policy: SequentialPolicy) -> None:
     """Time every decision of sessions; with text, the first reads the question."""
     arms = tuple(ArmSettings(name, name) for name in ARMS)
     bundle, rng = Bundle(policy, arms=arms, features="words"), np.random.default_rng(1)
     taken: list[list[float]] = [[], []]
+    assert policy.schedule is not None
     for key in range(2000):
         question = f"{QUESTION} {key}" if len(policy.prior.cell_centre) > 1 else None
         session = Session(bundle, question, price=policy.schedule.prices[SETTING], key=key)

@@ -124,7 +124,8 @@ def fit_with_free_rounds(experiment: Experiment, train: IntArray) -> FittedPolic
     """Fit the sequential policy as if rounds cost nothing, so that it takes one sample a round."""
     fitted = POLICY_FACTORIES["sequential"](experiment, train)
     assert isinstance(fitted.policy, SequentialPolicy)
-    return replace(fitted, policy=replace(fitted.policy, round_cost=0.0, _plans={}))
+    table = replace(fitted.policy.votes, round_cost=0.0, _plans={})
+    return replace(fitted, policy=replace(fitted.policy, table=table))
 
 
 def score(experiment: Experiment, name: str) -> PolicyScore:

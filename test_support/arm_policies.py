@@ -15,10 +15,10 @@ from adacompute.policies.arm_samples import Grid
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.confidence import Confidence
-from adacompute.policies.corrected import CorrectedPolicy
-from adacompute.policies.fitted_values import N_CURVES, FittedValues, n_described
+from adacompute.policies.fitted_values import FREE, FittedValues, n_described, table_shapes
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.prior import pooled_prior
+from adacompute.policies.sequential import SequentialPolicy
 
 FRONTIER = (FrontierPoint(2.0, 0.1, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6, 1.0),)
 QUICK = ArmSettings("quick", "small", Template("{question}"), Settings(effort="low"))
@@ -30,17 +30,17 @@ CAREFUL = ArmSettings(
 )
 
 
-def escalating_policy() -> CorrectedPolicy:
+def escalating_policy() -> SequentialPolicy:
     """Sample the first arm once, and then the second, whose sample has more weight."""
     return make_policy(constant_values((1, 1), {(0, 0): (1.0, -1.0), (1, 0): (-1.0, 1.0)}))
 
 
-def uniform_policy(count: int) -> CorrectedPolicy:
+def uniform_policy(count: int) -> SequentialPolicy:
     """Sample the second arm so many times, and the first not at all."""
     return make_policy(constant_values((2, count), {}), uniform=(1, count))
 
 
-def make_policy(values: FittedValues, uniform: tuple[int, int] = (0, 0)) -> CorrectedPolicy:
+def make_policy(values: FittedValues, uniform: tuple[int, int] = (0, 0)) -> SequentialPolicy:
     """Return a policy over two arms, at one price and without texts."""
     arms = ("quick", "careful")
     levels = [
@@ -48,7 +48,7 @@ def make_policy(values: FittedValues, uniform: tuple[int, int] = (0, 0)) -> Corr
         for arm, cap in zip(arms, values.max_samples, strict=True)
         for n in range(1, cap + 1)
     ]
-    return CorrectedPolicy(
+    return SequentialPolicy(
         arms=arms,
         levels=tuple(levels),
         confidence=weighted_confidence(0.0, 2.0),
@@ -74,19 +74,13 @@ def constant_values(
     ``advantage`` holds that of one more sample of each arm by the samples of each arm; it is −1
     where none is given.
     """
-    grid, n_numbers = Grid(caps), n_described(len(caps), 0)
-    size = n_numbers + N_CURVES
-    table = np.zeros((len(grid), len(caps), 1 + size, 1))
+    grid = Grid(caps)
+    shapes = table_shapes(grid, FREE, n_described(len(caps), 0), 1)
+    tables: dict[str, Any] = {name: np.zeros(shape) for name, shape in shapes.items()}
     for position, counts in enumerate(grid.counts.tolist()):
         found = advantage.get(tuple(counts), (-1.0,) * len(caps))
-        table[position, :, 0] = np.array(found)[:, None]
-    return FittedValues(
-        caps,
-        *(np.zeros((len(grid), n_numbers)),) * 2,
-        np.zeros((len(grid), 1 + n_numbers)),
-        *(np.zeros((len(grid), size)),) * 2,
-        table,
-    )
+        tables["advantage"][0, position, :, 0] = np.array(found)[:, None]
+    return FittedValues(caps, FREE, **tables)
 
 
 def save_arms(policy: Any, path: Path, **fields: Any) -> Path:  # noqa: ANN401 - of a bundle

@@ -26,7 +26,7 @@ from adacompute.evaluation.factories import POLICY_FACTORIES, find_trainable
 from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.evaluation.verdict import calibrate
 from adacompute.gateway.voting.engine import Engine
-from adacompute.policies.corrected import CorrectedPolicy
+from adacompute.policies.sequential import SequentialPolicy
 from adacompute.sampling import loop, session
 from adacompute.sampling.blocks import QuestionProgress
 from adacompute.stages import calibrate as calibrate_stage
@@ -181,14 +181,14 @@ def one_more_sample(name: str) -> Mutate:
 
 
 def stop_one_order_early(patch: pytest.MonkeyPatch) -> None:
-    real = CorrectedPolicy.find_ends
+    real = SequentialPolicy.find_ends
 
     def mutated(*args: Any) -> Any:
-        position = real(*args)
-        position[0] -= 1
-        return position
+        ends = real(*args)
+        ends.position[0] -= 1
+        return ends
 
-    patch.setattr(CorrectedPolicy, "find_ends", mutated)
+    patch.setattr(SequentialPolicy, "find_ends", mutated)
 
 
 def stop_once(module: Any, name: str) -> Mutate:

@@ -95,7 +95,7 @@ def test_nothing_asks_for_the_type_of_a_policy() -> None:
         if isinstance(node, ast.ClassDef)
         and any(ast.unparse(base) == "Policy" for base in node.bases)
     }
-    assert {"RulePolicy", "SequentialPolicy", "CorrectedPolicy", "ArmMixture"} <= classes
+    assert {"RulePolicy", "SequentialPolicy", "ArmMixture"} <= classes
     offences = [
         f"{name}, line {node.lineno}: {ast.unparse(node)}"
         for name, tree in TREES.items()

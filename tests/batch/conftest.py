@@ -15,7 +15,7 @@ import pytest
 from adacompute.core.answers import Answers
 from adacompute.core.types import Float32Array, UtilityTable, make_levels
 from adacompute.datasets.example import find_example
-from adacompute.evaluation.evidence_factories import make_arm_mixture, make_corrected
+from adacompute.evaluation.evidence_factories import make_arm_mixture, make_fitted
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.pool import Pool
 from adacompute.features.text import extract_features
@@ -140,7 +140,7 @@ def arms() -> Experiment:
 @pytest.fixture(scope="session")
 def corrected(arms: Experiment) -> Bundle:
     """A policy over two arms that sees the text, votes and confidence."""
-    fitted = make_corrected(arms, np.arange(80), arms.pool.features)
+    fitted = make_fitted(arms, np.arange(80), arms.pool.features)
     return make_bundle(arms, fitted, {"policy": "arms", "features": "paper"})
 
 

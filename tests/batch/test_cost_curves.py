@@ -18,7 +18,7 @@ from adacompute.batch.cost_curves import (
 from adacompute.core.errors import BundleError
 from adacompute.core.states import states
 from adacompute.core.types import IntArray
-from adacompute.evaluation.evidence_factories import make_corrected
+from adacompute.evaluation.evidence_factories import make_fitted
 from adacompute.evaluation.experiment import Experiment
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix, State
@@ -40,7 +40,7 @@ def walk(bundle: Bundle, cell: int, price: float, n_questions: int) -> float:
         goes_on = (limit > price * bundle.sample_cost) | (n == 0)
         alive = alive[goes_on]
         total += len(alive) * bundle.sample_cost
-        mass = policy.measure.mass[:, cell]
+        mass = policy.votes.measure.mass[:, cell]
         for one in np.unique(state[alive]):
             rows = alive[state[alive] == one]
             after, back = table.successor[one], table.backward_probability[one]
@@ -93,7 +93,7 @@ def test_costs_of_cells_over_arms_are_those_in_training(
     assert has_cell_costs(corrected)
     assert baseline is not None
     assert not has_cell_costs(replace(corrected, baseline=replace(baseline, cell_cost=())))
-    fitted = make_corrected(arms, np.arange(80), arms.pool.features)
+    fitted = make_fitted(arms, np.arange(80), arms.pool.features)
     assert fitted.known is not None
     curve = cell_costs(corrected).curve(np.array(baseline.cell_share))
     for i in (5, 15, 28):

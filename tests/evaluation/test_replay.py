@@ -24,6 +24,7 @@ from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.stopping import EarlyStoppingRule
 from adacompute.policies.uniform import FixedRule, RetryRule
+from adacompute.policies.vote_table import VoteTable
 from test_support.arm_policies import escalating_policy, uniform_policy
 from test_support.states import measure_states
 
@@ -152,7 +153,7 @@ def sequential(pool: Pool, max_samples: int) -> SequentialPolicy:
     limit = np.exp(rng.normal(-3.0, 1.0, (n_states, 3))).astype(np.float32)
     mass = StateMeasure(np.ones((n_states, 3)), np.ones((n_states, 3)))
     levels = make_levels(tuple(range(1, max_samples + 1)))
-    return SequentialPolicy(levels, prior, limit, mass)
+    return SequentialPolicy(levels, prior, VoteTable(limit, mass))
 
 
 @given(

@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.answers import Answers
-from adacompute.policies.arm_samples import ArmSamples, Grid, OrderedSamples
+from adacompute.policies.arm_samples import (
+    N_SINGLE,
+    ArmSamples,
+    Grid,
+    OrderedSamples,
+    list_counts,
+)
 
-caps = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
+caps = st.lists(st.sampled_from([1, 2, 4, 17, 20]), min_size=1, max_size=3).map(tuple)
 
 
 def make_samples(n_questions: int = 5, n_samples: int = 4, n_arms: int = 3) -> ArmSamples:
@@ -40,8 +46,10 @@ def test_positions_are_all_numbers_of_samples(max_samples: tuple[int, ...]) -> N
     for position, one in enumerate(counts):
         for arm, stride in enumerate(grid.stride.tolist()):
             if one[arm] < max_samples[arm]:
-                more = [n + (a == arm) for a, n in enumerate(one)]
+                later = next(n for n in list_counts(max_samples[arm]) if n > one[arm])
+                more = [later if a == arm else n for a, n in enumerate(one)]
                 assert counts[position + stride] == more
+                assert later == one[arm] + 1 or one[arm] >= N_SINGLE
 
 
 @given(caps, st.integers(0, 2**32 - 1))

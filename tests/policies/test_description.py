@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from adacompute.core.answers import UNPARSED, number_classes
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.votes import weighted_accuracy
-from adacompute.policies.description import LEADER, describe, vote_accuracy, width
+from adacompute.policies.description import (
+    LEADER,
+    describe,
+    describe_one,
+    vote_accuracy,
+    width,
+)
 
 N_ANSWERS = 4
 
@@ -95,6 +101,27 @@ def test_vector_is_what_counting_by_hand_gives(row: Row) -> None:
     slow = describe_slowly(row)
     assert vector == pytest.approx(np.hstack(list(slow.values())), abs=1e-9)
     assert vector[LEADER] == slow["start"][LEADER]  # type: ignore[index]
+
+
+@settings(max_examples=300)
+@given(rows(), st.randoms(use_true_random=False))
+def test_vector_of_one_question_is_that_of_a_row(row: Row, random: object) -> None:
+    """Its samples come in any order of the arms, but each arm's in their own."""
+    arm = [a for a, n in enumerate(row.counts) for _ in range(n)]
+    turns = arm.copy()
+    random.shuffle(turns)  # type: ignore[attr-defined]
+    starts = np.cumsum((0, *row.counts)).tolist()
+    seen = [0] * len(row.counts)
+    order = []
+    for a in turns:
+        order.append(starts[a] + seen[a])
+        seen[a] += 1
+    label, log_odds, weight = (
+        [one[i] for i in order] for one in (row.label, row.log_odds, row.weight)
+    )
+    found = describe_one(label, log_odds, weight, turns, row.counts)
+    vector, _ = run(row)
+    assert found == pytest.approx(vector, abs=1e-12)
 
 
 @settings(max_examples=200)

@@ -54,7 +54,7 @@ def make_state(policy: Policy, n_questions: int, seed: int) -> State:
     level = rng.integers(NO_LEVEL, len(policy.levels), n_questions)
     answer = rng.integers(UNPARSED, 3, (n_questions, len(policy.levels)))
     samples = SampleMatrix(answer)
-    cells = policy.break_even_price.shape[1] if isinstance(policy, SequentialPolicy) else 1
+    cells = policy.votes.break_even_price.shape[1] if isinstance(policy, SequentialPolicy) else 1
     return State(
         key=rng.integers(0, 1 << 63, n_questions).astype(np.uint64) * np.uint64(2),
         features=rng.integers(0, cells, (n_questions, 1)).astype(np.float32),
@@ -102,4 +102,6 @@ def test_lookups_forget_when_they_are_full(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_policies_that_need_blocks_have_no_lookup() -> None:
     assert replace(MIXED, mix_by="length").make_lookup() is None
-    assert replace(example(), round_cost=1.0).make_lookup() is None
+    policy = example()
+    table = replace(policy.votes, round_cost=1.0)
+    assert replace(policy, table=table).make_lookup() is None

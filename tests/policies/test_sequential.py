@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,11 @@ from adacompute.policies.bundle_files import TABLES
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.prior import response_profile
-from adacompute.policies.sequential import MAX_PLANS, SequentialPolicy
-from adacompute.policies.sequential_fit import fit_sequential
+from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.sequential_tables import from_spec, to_spec
 from adacompute.policies.spec import PolicySpec
+from adacompute.policies.vote_table import MAX_PLANS
+from adacompute.policies.vote_table_fit import fit_by_votes
 
 MAX_SAMPLES = 8
 LEVELS = make_levels(tuple(range(1, MAX_SAMPLES + 1)))
@@ -42,7 +44,7 @@ def population(
 
 def fit_answers(features: Float32Array, answers: Answers) -> SequentialPolicy:
     profile = response_profile(answers, MAX_SAMPLES)
-    return fit_sequential(features, profile, StateSums(answers, MAX_SAMPLES), LEVELS)
+    return fit_by_votes(features, profile, StateSums(answers, MAX_SAMPLES), LEVELS)
 
 
 def fit(size: int, *, telling: float, seed: int = 0) -> SequentialPolicy:
@@ -87,8 +89,9 @@ def test_responsive_questions_get_the_samples(
 def test_uninformative_features_change_little() -> None:
     policy = fit(400, telling=0.0)
     features, answers, _ = population(600, telling=0.0, seed=1)
-    flat = replace(policy, break_even_price=policy.break_even_price.mean(axis=1, keepdims=True))
-    flat = replace(flat, prior=replace(policy.prior, cell_centre=policy.prior.cell_centre[:1]))
+    price = policy.votes.break_even_price.mean(axis=1, keepdims=True)
+    prior = replace(policy.prior, cell_centre=policy.prior.cell_centre[:1])
+    flat = change(replace(policy, prior=prior), break_even_price=price)
     used, alike = (count_samples(p, features, answers, 0.02) for p in (policy, flat))
     assert abs(used.mean() - alike.mean()) < 0.3
     assert (used == alike).mean() > 0.8
@@ -98,11 +101,11 @@ def test_uninformative_features_change_little() -> None:
 def test_few_questions_give_fewer_clusters_and_cells(size: int) -> None:
     policy = fit(size, telling=1.0)
     assert len(policy.prior.cell_centre) <= max(1, size // 4)
-    assert policy.break_even_price.shape == (
+    assert policy.votes.break_even_price.shape == (
         states().first[MAX_SAMPLES + 1],
         len(policy.prior.cell_centre),
     )
-    assert np.isfinite(policy.break_even_price).all()
+    assert np.isfinite(policy.votes.break_even_price).all()
 
 
 def test_equal_questions_have_one_prior() -> None:
@@ -130,21 +133,27 @@ def test_the_response_profile_is_computed_from_samples() -> None:
     assert response_profile(answers, 1).shape == (1, 3)
 
 
+def change(policy: SequentialPolicy, **fields: Any) -> SequentialPolicy:
+    """Return a policy with another table of votes."""
+    return replace(policy, table=replace(policy.votes, _plans={}, **fields))
+
+
 def load(tables: bytes, levels: tuple[Level, ...] = LEVELS) -> SequentialPolicy:
-    return from_spec(PolicySpec(levels, {"round_cost": 0.0}, {TABLES: tables}))
+    content = {"round_cost": 0.0, "table_samples": len(levels), "values": None}
+    return from_spec(PolicySpec(levels, content, {TABLES: tables}))
 
 
 def test_saved_tables_are_loaded_unchanged() -> None:
     policy = fit(100, telling=1.0)
     loaded = from_spec(to_spec(policy))
     assert to_spec(loaded) == to_spec(policy)
-    assert (loaded.break_even_price == policy.break_even_price).all()
+    assert (loaded.votes.break_even_price == policy.votes.break_even_price).all()
 
 
 def test_tables_that_do_not_fit_are_rejected() -> None:
     policy = fit(100, telling=1.0)
     tables = to_spec(policy).files[TABLES]
-    with pytest.raises(BundleError, match="do not fit its 4 levels"):
+    with pytest.raises(BundleError, match="do not fit its 4 samples"):
         load(tables, LEVELS[:4])
     with pytest.raises(BundleError, match="damaged"):
         load(tables[:50])
@@ -154,9 +163,9 @@ def test_tables_that_do_not_fit_are_rejected() -> None:
     with pytest.raises(BundleError, match="damaged"):
         load(tables[:middle] + bytes(64) + tables[middle + 64 :])
     wrong = replace(policy, prior=replace(policy.prior, mean=policy.prior.mean[:2]))
-    with pytest.raises(BundleError, match="do not fit"):
+    with pytest.raises(BundleError, match="not fit"):
         from_spec(to_spec(wrong))
-    strange = replace(policy, break_even_price=policy.break_even_price * np.float32(np.nan))
+    strange = change(policy, break_even_price=policy.votes.break_even_price * np.float32(np.nan))
     with pytest.raises(BundleError, match="not finite"):
         from_spec(to_spec(strange))
 
@@ -178,21 +187,21 @@ def test_fewer_rounds_request_more_samples_at_a_time() -> None:
 def test_with_enough_rounds_a_plan_agrees_with_break_even_prices() -> None:
     policy = fit(200, telling=0.0)
     features, answers, _ = population(200, telling=0.0, seed=1)
-    nearly_free = replace(policy, round_cost=1e-9, _plans={})
+    nearly_free = change(policy, round_cost=1e-9)
     alone, planned = (count_samples(p, features, answers, 0.02) for p in (policy, nearly_free))
     assert abs(alone.mean() - planned.mean()) < 0.2  # plans are made for discrete prices
 
 
 def test_an_expensive_round_happens_once() -> None:
-    policy = replace(fit(200, telling=6.0), round_cost=50.0, _plans={})
+    policy = change(fit(200, telling=6.0), round_cost=50.0)
     features, answers, _ = population(200, telling=6.0, seed=1)
     many, one = (count_samples(policy, features, answers, 0.01, rounds=r) for r in (MAX_SAMPLES, 1))
     assert (many == one).all()
 
 
 def test_few_plans_are_cached() -> None:
-    policy = replace(fit(100, telling=0.0), round_cost=0.5, _plans={})
+    policy = change(fit(100, telling=0.0), round_cost=0.5)
     features, answers, _ = population(20, telling=0.0, seed=1)
     for price in np.geomspace(0.1, 1e-3, 12):
         count_samples(policy, features, answers, float(price))
-        assert 0 < len(policy._plans) <= MAX_PLANS
+        assert 0 < len(policy.votes._plans) <= MAX_PLANS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.today import TodayOptions
 from adacompute.policies.bundle import load_bundle
-from adacompute.policies.corrected import CorrectedPolicy
 from adacompute.stages import calibrate as calibrations
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples
@@ -78,14 +78,22 @@ def test_calibration_for_a_number_of_rounds_is_recorded(by_votes: tuple[Path, Pa
     assert again["rounds"] > found["rounds"]
 
 
-def test_a_policy_that_draws_one_sample_per_round_has_no_limit_of_rounds(
-    trained: tuple[Path, Path],
+def test_a_policy_that_weighs_votes_is_fitted_again_for_a_number_of_rounds(
+    trained: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Its price and verdict would be those of another policy, and it would end too early."""
-    run, weighted = trained
-    assert isinstance(load_bundle(weighted).policy, CorrectedPolicy)
-    with pytest.raises(ConfigError, match="--evidence"):
-        calibrate_run(run, bundle=weighted, budget=2.0, max_rounds=2)
+    run, policy = trained
+    weighted = Path(shutil.copytree(policy, tmp_path / "weighted"))
+    before = load_bundle(weighted)
+    assert before.policy.confidence is not None
+    found = calibrate_run(run, bundle=weighted, budget=2.0, max_rounds=2)
+    limited = load_bundle(weighted)
+    assert found["rounds"] <= 2
+    assert limited.policy.plans_for(2)
+    assert not limited.policy.plans_for(None)
+    again = calibrate_run(run, bundle=weighted, budget=2.0)
+    assert load_bundle(weighted).policy.plans_for(None)
+    assert again["rounds"] > found["rounds"]
+    assert load_bundle(weighted).price_for(2.0) == before.price_for(2.0)
 
 
 def test_verdicts_of_other_budgets_are_kept(by_votes: tuple[Path, Path]) -> None:

@@ -32,7 +32,7 @@ from adacompute.evaluation.today import read_today
 from adacompute.evaluation.verdict import calibrate as calibrate_score
 from adacompute.evaluation.verdict import calibrate_pooled, describe_excess
 from adacompute.policies.bundle import FrontierPoint
-from adacompute.stages.calibrate import check_rounds, check_settings
+from adacompute.stages.calibrate import check_rounds, check_settings, fit_for_rounds
 from adacompute.stages.inputs import check_goal
 
 if TYPE_CHECKING:
@@ -144,8 +144,9 @@ def _score(
     """Score refits of an estimator on held-out questions; return the estimator's own fit, too."""
     factory = estimator.make_factory(samples)
     experiment = estimator.make_experiment(samples, math.inf if budget is None else budget)
-    n_rounds = check_rounds(max_rounds, estimator.policy_)
-    experiment = replace(experiment, max_rounds=n_rounds, _rule_results={})
+    experiment = replace(experiment, max_rounds=check_rounds(max_rounds), _rule_results={})
+    if not estimator.policy_.plans_for(max_rounds):
+        estimator.learn(samples, experiment, fit_for_rounds(experiment, factory))
     final = estimator.as_fitted(samples, experiment, np.arange(len(experiment.pool)))
     if not isinstance(estimator, RegisteredEstimator):  # its fit knows nothing of bundles
         estimator.learn(samples, experiment, final)

@@ -18,7 +18,7 @@ from adacompute.core.errors import BundleError
 from adacompute.core.types import IntArray
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.policy import PreparedKind
-from adacompute.policies.sequential import PRICE_JITTER
+from adacompute.policies.vote_table import PRICE_JITTER
 
 PRICE_STEP = 1.02
 """Ratio of two neighbouring prices of the curve of a sequential policy."""

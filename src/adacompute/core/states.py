@@ -16,6 +16,7 @@ This module does not know prices: ``policies.induction`` decides what a state is
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -26,7 +27,7 @@ from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.types import hash_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from adacompute.core.types import FloatArray, IntArray, KeyArray
 
@@ -173,6 +174,24 @@ def states() -> States:
         key=key[order],
         order=order,
     )
+
+
+def find_state(answer: Iterable[int]) -> int:
+    """Return the state of the answers of one question, without arrays.
+
+    >>> bool(find_state([3, 5, 3]) == states().find(vote_keys(np.array([[3, 5, 3]])))[0, 3])
+    True
+    """
+    counts = Counter(answer)
+    unparsed = counts.pop(UNPARSED, 0)
+    return _numbers()[tuple(sorted(counts.values(), reverse=True)), unparsed]
+
+
+@lru_cache(maxsize=1)
+def _numbers() -> dict[tuple[Partition, int], int]:
+    table = states()
+    pairs = zip(table.votes, table.n_unparsed.tolist(), strict=True)
+    return {pair: i for i, pair in enumerate(pairs)}
 
 
 def _pad_columns(rows: list[list[tuple[int, float]]]) -> tuple[IntArray, FloatArray]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from adacompute.evaluation.pool import Pool
     from adacompute.policies.confidence import Confidence
     from adacompute.policies.policy import Policy
+    from adacompute.policies.sequential import Ends
 
 T = TypeVar("T")
 
@@ -165,23 +166,29 @@ class Evidence:
             ("labels", arm), lambda one: label_orders(one.samples.answers, one.order[arm])
         )
 
-    def _find_ends(self, policy: Policy, features: Float32Array) -> IntArray | None:
-        """Return where a policy ends each order at each price; None if it is not one by one."""
+    def _find_ends(
+        self, policy: Policy, features: Float32Array, *, with_latency: bool = False
+    ) -> tuple[OrderedSamples, Ends] | None:
+        """Return where a policy ends each order at each price; None if it has no positions."""
         if policy.confidence is None or not policy.max_by_arm:
             return None
         cell = policy.prepare_features(features)[:, 0].astype(np.int64)
-        samples = self.ordered(policy.confidence)
-        return policy.find_ends(samples, np.repeat(cell, self.n_permutations))
+        samples, latency_s = self.ordered(policy.confidence), None
+        if with_latency and self.samples.latency_s is not None:
+            latency_s = self.samples.latency_s[np.concatenate(self.order, axis=1)]
+        ends = policy.find_ends(samples, np.repeat(cell, self.n_permutations), latency_s)
+        return None if ends is None else (samples, ends)
 
     def run_policy(self, policy: Policy, features: Float32Array) -> ReplayResult | None:
         """Return the results of a policy at its prices on every question, (N, prices).
 
-        None if it does not decide sample by sample.
+        None if it has no positions.
         """
-        end = self._find_ends(policy, features)
-        if end is None or policy.confidence is None:
+        found = self._find_ends(policy, features)
+        if found is None:
             return None
-        samples, grid = self.ordered(policy.confidence), Grid(self.max_samples)
+        samples, ends = found
+        grid, end = Grid(self.max_samples), ends.position
         cost, correct = np.zeros(end.shape), np.zeros(end.shape)
         for position in np.unique(end).tolist():
             counts, here = grid.counts[position], end == position
@@ -191,33 +198,21 @@ class Evidence:
             correct[rows] += own * vote_accuracy(leads, samples.accuracy[rows])[:, None]
             cost[rows] += own * paid[:, None]
         n_samples = grid.counts.sum(axis=1).astype(np.float64)[end]
-        n_rounds = (
-            n_samples
-            if policy.uniform_samples is None
-            else np.where(policy.uniform_samples > 0, 1.0, n_samples)
-        )
-        return self.summarise(cost, correct, n_samples, n_rounds)
+        cost += np.repeat(self.round_cost, self.n_permutations)[:, None] * ends.n_rounds
+        return self.summarise(cost, correct, n_samples, ends.n_rounds.astype(np.float64))
 
     def measure_latency(
         self, policy: Policy, price: float, features: Float32Array
     ) -> FloatArray | None:
-        """Return how long each order takes, in seconds: its samples come one after another.
+        """Return how long each order takes, in seconds: the samples of a round come together.
 
-        At a price with a uniform number of samples they come together. The arms are those of the
-        policy. None if it was not recorded.
+        The arms are those of the policy. None if it was not recorded.
         """
-        latency_s, schedule = self.samples.latency_s, policy.schedule
-        end = self._find_ends(policy, features)
-        if latency_s is None or schedule is None or end is None:
+        found = self._find_ends(policy, features, with_latency=True)
+        if found is None or policy.schedule is None or found[1].latency_s is None:
             return None
-        first, _ = schedule.position(price)
-        is_at_once = policy.uniform_samples is not None and policy.uniform_samples[first] > 0
-        add_up = np.maximum.accumulate if is_at_once else np.cumsum
-        counts, taken = Grid(self.max_samples).counts[end[:, first]], np.zeros(len(end))
-        for order, own in zip(self.order, counts.T, strict=True):
-            running = np.pad(add_up(latency_s[order], axis=1), ((0, 0), (1, 0)))
-            taken += np.take_along_axis(running, own[:, None], axis=1)[:, 0]
-        return taken
+        first, _ = policy.schedule.position(price)
+        return found[1].latency_s[:, first]
 
     def summarise(
         self, cost: FloatArray, correct: FloatArray, n_samples: FloatArray, n_rounds: FloatArray

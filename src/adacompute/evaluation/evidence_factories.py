@@ -15,21 +15,22 @@ from adacompute.core.answers import number_by_appearance
 from adacompute.core.states import MAX_SAMPLES
 from adacompute.core.types import Level, make_levels
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.policies.advantage_fit import TrainingOrders, fit_advantages
 from adacompute.policies.arm_mixture import ArmMixture
-from adacompute.policies.arm_samples import Grid
+from adacompute.policies.arm_samples import Grid, list_counts
 from adacompute.policies.confidence import equal_confidence
-from adacompute.policies.corrected_fit import TrainingOrders, fit_corrected
+from adacompute.policies.fitted_values import Rounds
 from adacompute.policies.learners import single_threaded
 from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.prior import fit_cells, pooled_prior, response_profile
-from adacompute.policies.sequential import SequentialPolicy
-from adacompute.policies.sequential_fit import fit_sequential
+from adacompute.policies.vote_table_fit import fit_by_votes
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.evidence import Evidence
     from adacompute.evaluation.replay import ReplayResult
     from adacompute.policies.policy import Policy
+    from adacompute.policies.sequential import SequentialPolicy
 
 MAX_POSITIONS = 130
 """Positions that fitted values are computed at; arms are added, cheapest first, while they fit."""
@@ -78,42 +79,49 @@ def mean_arm_cost(experiment: Experiment, rows: IntArray) -> tuple[float, ...]:
     return tuple(experiment.pool.arm_cost()[rows].mean(axis=0).tolist())
 
 
-def make_corrected(experiment: Experiment, train: IntArray, features: Float32Array) -> FittedPolicy:
+def make_fitted(experiment: Experiment, train: IntArray, features: Float32Array) -> FittedPolicy:
     """Decide after every sample, by text, votes and confidence, which arm to sample next."""
     arms, caps = choose_arms(experiment, train)
     evidence = experiment.evidence.select(arms, caps)
     group, every = experiment.pool.group[train], mean_arm_cost(experiment, train)
     costs = tuple(every[arm] for arm in arms)
-    table: SequentialPolicy | None = None
+    rounds = Rounds(experiment.round_limit, 0.0 if len(arms) > 1 else experiment.round_cost(train))
+    by_votes: SequentialPolicy | None = None
     if len(arms) == 1:
-        table = fit_vote_states(experiment, train, features)
-        prior, own = table.prior, table.prior.find_cell(features[train])
+        by_votes = fit_vote_states(experiment, train, features)
+        prior, own = by_votes.prior, by_votes.prior.find_cell(features[train])
     else:
         profile = _profile_arms(evidence)[train]
         with single_threaded():
             groups = number_by_appearance(group)
             prior, own = fit_cells(features[train], profile, groups, seed=experiment.seed)
     names = tuple(experiment.arm_names[arm] for arm in arms)
+    confidence = evidence.confidence(train, joint=True)
     training = TrainingOrders(
-        samples=evidence.ordered(evidence.confidence(train, joint=True)),
+        samples=evidence.ordered(confidence),
         train=train,
         group=group,
         n_orders=evidence.n_permutations,
         prices=np.array(price_steps(costs)),
+        rounds=rounds,
     )
     known: dict[str, Any] = {
         "arms": names,
         "levels": arm_levels(names, evidence.max_samples),
-        "confidence": evidence.confidence(train, joint=True),
+        "confidence": confidence,
         "sample_cost": costs,
     }
+    table, pooled_table = None, None
+    if by_votes is not None and rounds.are_free:
+        table, pooled_table = by_votes.table, (by_votes.pooled or by_votes).table
     with single_threaded():
-        policy = fit_corrected(training, prior, own, table, known)
+        policy = fit_advantages(training, prior, own, table, known)
         if len(prior.cell_centre) > 1 and len(train) == len(experiment.pool):  # only it is served
-            pooled, votes = pooled_prior(features.shape[1]), None if table is None else table.pooled
-            policy = replace(policy, pooled=fit_corrected(training, pooled, own * 0, votes, known))
+            pooled = pooled_prior(features.shape[1])
+            of_pool = fit_advantages(training, pooled, own * 0, pooled_table, known)
+            policy = replace(policy, pooled=of_pool)
         result = evidence.run_policy(policy, features)
-    return FittedPolicy(policy, policy.schedule.prices, features, known=result)
+    return FittedPolicy(policy, tuple(training.prices.tolist()), features, known=result)
 
 
 def fit_vote_states(
@@ -121,7 +129,7 @@ def fit_vote_states(
 ) -> SequentialPolicy:
     """Fit the policy that decides by how many samples voted for each answer."""
     levels = make_levels(tuple(range(1, min(MAX_SAMPLES, max(experiment.levels)) + 1)))
-    return fit_sequential(
+    return fit_by_votes(
         features[train],
         experiment.response_profile[train],
         experiment.state_sums,
@@ -217,5 +225,5 @@ def arm_levels(arms: tuple[str, ...], max_samples: tuple[int, ...]) -> tuple[Lev
     return tuple(
         Level(str(n) if single else f"{arm} × {n}", n, None if single else arm)
         for arm, cap in zip(arms, max_samples, strict=True)
-        for n in range(1, cap + 1)
+        for n in list_counts(cap)[1:]
     )

@@ -136,14 +136,9 @@ class Experiment:
     def uses_evidence(self) -> bool:
         """Whether arms or confidence are part of decisions.
 
-        Where rounds are limited or cost something, or ties are broken by log-probability, decisions
-        about one arm use the votes alone.
+        Where ties are broken by log-probability, decisions about one arm use the votes alone.
         """
-        pool = self.pool
-        sees_rounds = self.max_rounds < max(self.levels) or bool(pool.round_costs.any())
-        return self.weighs_votes and (
-            pool.has_arms or not (sees_rounds or pool.logprob is not None)
-        )
+        return self.weighs_votes and (self.pool.has_arms or self.pool.logprob is None)
 
     @property
     def arm_names(self) -> tuple[str, ...]:
@@ -154,7 +149,7 @@ class Experiment:
     def evidence(self) -> Evidence:
         """Samples of all arms in random orders."""
         recorded = self.pool.arm_counts.min(axis=0)
-        cap = min(MAX_SAMPLES, max(self.levels))
+        cap = max(self.levels)
         n_orders = min(self.n_permutations, max(MIN_ORDERS, MAX_ORDERS // max(1, len(self.pool))))
         return Evidence(
             samples=arm_samples(self.pool),

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from adacompute.core.errors import ConfigError
-from adacompute.core.states import states
+from adacompute.core.states import MAX_SAMPLES, states
 from adacompute.core.types import Float32Array, IntArray, Level
 from adacompute.evaluation.cascades import ONLY, OnlyArm, make_agreement_cascade
 from adacompute.evaluation.evidence_factories import (
     fit_vote_states,
     make_arm_mixture,
-    make_corrected,
+    make_fitted,
 )
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.evaluation.rivals import (
@@ -34,9 +34,9 @@ from adacompute.policies.draft_router import fit_draft_router
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
 from adacompute.policies.router import fit_router, fit_value_router
 from adacompute.policies.rule_policy import Rule, RulePolicy
-from adacompute.policies.sequential import PRICE_JITTER
 from adacompute.policies.stopping import adaptive_grid, decided_grid, early_grid
 from adacompute.policies.uniform import FixedRule, retry_grid
+from adacompute.policies.vote_table import PRICE_JITTER
 
 STEPS_PER_SETTING = 4
 """Prices from one setting to the next, where it matters which questions change first."""
@@ -221,9 +221,13 @@ def make_sequential_votes(experiment: Experiment, train: IntArray) -> FittedPoli
 def _make_sequential(
     experiment: Experiment, train: IntArray, features: Float32Array
 ) -> FittedPolicy:
-    """Use arms and confidence where training questions show that they are of use, else votes."""
-    if experiment.uses_evidence and not experiment.evidence.counts_votes_alike(train):
-        return make_corrected(experiment, train, features)
+    """Use arms and confidence where training questions show that they are of use, else votes.
+
+    More samples than there are vote states of need fitted values in any case.
+    """
+    sees_more = experiment.uses_evidence and not experiment.evidence.counts_votes_alike(train)
+    if sees_more or (max(experiment.levels) > MAX_SAMPLES and experiment.pool.logprob is None):
+        return make_fitted(experiment, train, features)
     return _make_vote_states(experiment, train, features)
 
 
@@ -234,8 +238,9 @@ def _make_vote_states(
     sample_cost = experiment.sample_cost(train)
     policy = fit_vote_states(experiment, train, features)
     # At the highest price no question gets a second sample, whatever its jitter and sample cost.
-    second = float(policy.break_even_price[states().layer(1)].max(initial=0.0))
-    highest = max(float(policy.break_even_price.max()), second / (1.0 - PRICE_JITTER)) / sample_cost
+    break_even = policy.votes.break_even_price
+    second = float(break_even[states().layer(1)].max(initial=0.0))
+    highest = max(float(break_even.max()), second / (1.0 - PRICE_JITTER)) / sample_cost
     return FittedPolicy(policy, price_grid(highest or 1.0 / sample_cost), features)
 
 

@@ -7,6 +7,7 @@ each arm in an order. This module does not know policies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +20,10 @@ from adacompute.policies.description import Description, describe
 
 if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, FloatArray, IntArray, KeyArray
+
+
+N_SINGLE = 16
+"""Samples of an arm up to which a policy can decide after every one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +80,21 @@ class ArmSamples:
         return np.asarray(mask[self.answers.question])
 
 
+def list_counts(max_samples: int) -> list[int]:
+    """Return the numbers of samples of an arm after which a policy decides, from 0.
+
+    Up to 16 these are all numbers; then they grow by an eighth, because one sample among many
+    changes little.
+
+    >>> list_counts(25)[15:]
+    [15, 16, 18, 20, 22, 24, 25]
+    """
+    counts = list(range(min(max_samples, N_SINGLE) + 1))
+    while counts[-1] < max_samples:
+        counts.append(min(max_samples, counts[-1] + counts[-1] // 8))
+    return counts
+
+
 @dataclass(frozen=True)
 class Grid:
     """All positions of up to so many samples of each arm, numbered with the last arm fastest."""
@@ -82,23 +102,38 @@ class Grid:
     max_samples: tuple[int, ...]
 
     @cached_property
+    def by_arm(self) -> list[list[int]]:
+        """Numbers of samples of each arm."""
+        return [list_counts(cap) for cap in self.max_samples]
+
+    @cached_property
+    def steps(self) -> IntArray:
+        """How many numbers of samples of each arm are below that of each position, (P, arms)."""
+        sizes = [len(counts) for counts in self.by_arm]
+        return np.indices(sizes).reshape(len(sizes), -1).T.copy()
+
+    @cached_property
     def counts(self) -> IntArray:
         """Samples of each arm at each position, (P, arms)."""
-        places = np.indices([cap + 1 for cap in self.max_samples])
-        return places.reshape(len(self.max_samples), -1).T.copy()
+        columns = zip(self.by_arm, self.steps.T, strict=True)
+        return np.stack([np.array(counts)[steps] for counts, steps in columns], axis=1)
 
     @cached_property
     def stride(self) -> IntArray:
-        """How far one more sample of each arm moves the position."""
-        sizes = np.array([cap + 1 for cap in self.max_samples[1:]] + [1])
+        """How far one more step of each arm moves the position."""
+        sizes = np.array([len(counts) for counts in self.by_arm[1:]] + [1])
         return np.cumprod(sizes[::-1])[::-1].copy()
+
+    @cached_property
+    def _number(self) -> dict[tuple[int, ...], int]:
+        return {tuple(counts): i for i, counts in enumerate(self.counts.tolist())}
 
     def find(self, counts: Sequence[int]) -> int:
         """Return the position with these numbers of samples."""
-        return int(np.dot(counts, self.stride))
+        return self._number[tuple(counts)]
 
     def __len__(self) -> int:
-        return int(np.prod([cap + 1 for cap in self.max_samples]))
+        return math.prod(len(counts) for counts in self.by_arm)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,10 @@ M rows, n samples each, C different answers. This module does not know prices.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +42,42 @@ class Description(NamedTuple):
 def width(n_arms: int) -> int:
     """Return how many numbers describe a question that ``n_arms`` arms can be sampled for."""
     return N_SHARED + (n_arms if n_arms > 1 else 0)
+
+
+class _Sums(NamedTuple):
+    """What the samples of questions add up to: arrays with an entry per question, or numbers.
+
+    ``weight``, ``votes`` and ``best`` (the largest log-odds) are of the leading answer and of the
+    second; ``against`` is the largest log-odds of all answers but the leading one.
+    """
+
+    n_samples: Any
+    n_parsed: Any
+    n_answers: Any
+    total_weight: Any
+    total_log_odds: Any
+    weight: Any
+    votes: Any
+    best: Any
+    second_weight: Any
+    second_votes: Any
+    against: Any
+    agreements: Sequence[Any]
+
+
+def _list_numbers(of: _Sums) -> tuple[Any, ...]:
+    """Return the numbers of a description, of many questions or of one."""
+    n, none, alone = of.n_samples, of.n_parsed == 0, (of.n_parsed > 0) & (of.second_weight <= 0)
+    share, second_share = of.weight / of.total_weight, of.second_weight / of.total_weight
+    vote_share, second_votes = of.votes / n, of.second_votes / n
+    extra, lead = share - vote_share, (share - second_share) - (vote_share - second_votes)
+    mean = of.total_log_odds / (of.n_parsed + none)
+    return (
+        *(none, share, second_share, vote_share, second_votes, share * share, of.best, mean),
+        *(alone, alone * of.best, share * of.best, of.against, of.n_answers / n),
+        *(1.0 - of.n_parsed / n, lead, lead * lead, extra, extra * of.best),
+        *of.agreements,
+    )
 
 
 class _Totals(NamedTuple):
@@ -84,7 +122,8 @@ def describe(
     """
     n_rows, n = label.shape
     if not n:
-        return Description(_start(n_rows, len(counts)), np.zeros((n_rows, 1), dtype=np.bool_))
+        start = np.repeat(_start(len(counts))[None, :], n_rows, axis=0)
+        return Description(start, np.zeros((n_rows, 1), dtype=np.bool_))
     totals, is_parsed = _add_up(label, log_odds, weight), label != UNPARSED
     rows, leader = np.arange(n_rows), _find_largest(totals.weight, totals.first)
     largest = totals.weight[rows, leader]
@@ -92,27 +131,83 @@ def describe(
     rest[rows, leader], others[rows, leader] = -1.0, -np.inf
     second = _find_largest(rest, totals.first)
     has_second = rest[rows, second] > 0
-    n_parsed, sums = is_parsed.sum(axis=1), np.maximum(totals.weight.sum(axis=1), TIE)
-    none = n_parsed == 0
-    share, second_share = largest / sums, np.maximum(rest[rows, second], 0.0) / sums
-    vote_share = totals.votes[rows, leader] / n
-    second_votes = np.where(has_second, totals.votes[rows, second], 0) / n
-    leading = np.where(none, 0.0, totals.best[rows, leader])
-    against = np.where(has_second, others.max(axis=1), 0.0)
-    mean = np.where(is_parsed, log_odds, 0.0).sum(axis=1) / np.maximum(n_parsed, 1)
-    alone, extra = ~has_second & ~none, share - vote_share
-    lead = (share - second_share) - (vote_share - second_votes)
-    columns = (
-        *(none, share, second_share, vote_share, second_votes, share**2, leading, mean, alone),
-        *(alone * leading, share * leading, against, (totals.votes > 0).sum(axis=1) / n),
-        *(1.0 - n_parsed / n, lead, lead**2, extra, extra * leading),
-        *_agreements((label == leader[:, None]) & is_parsed, counts),
+    n_parsed = is_parsed.sum(axis=1)
+    columns = _list_numbers(
+        _Sums(
+            n_samples=n,
+            n_parsed=n_parsed,
+            n_answers=(totals.votes > 0).sum(axis=1),
+            total_weight=np.maximum(totals.weight.sum(axis=1), TIE),
+            total_log_odds=np.where(is_parsed, log_odds, 0.0).sum(axis=1),
+            weight=largest,
+            votes=totals.votes[rows, leader],
+            best=np.where(n_parsed == 0, 0.0, totals.best[rows, leader]),
+            second_weight=np.maximum(rest[rows, second], 0.0),
+            second_votes=np.where(has_second, totals.votes[rows, second], 0),
+            against=np.where(has_second, others.max(axis=1), 0.0),
+            agreements=_agreements((label == leader[:, None]) & is_parsed, counts),
+        )
     )
     vector = np.empty((n_rows, len(columns)))
     for i, one in enumerate(columns):
         vector[:, i] = one
     leads = (totals.weight >= largest[:, None] * (1 - TIE)) & (totals.votes > 0)
     return Description(vector, leads)
+
+
+def describe_one(
+    answer: Sequence[int],
+    log_odds: Sequence[float],
+    weight: Sequence[float],
+    arm: Sequence[int],
+    counts: Sequence[int],
+) -> FloatArray:
+    """Return the vector of one question, whose samples can be of any ``arm`` in any order.
+
+    It is that of ``describe``, without arrays: many of them would take most of the time.
+    """
+    if not answer:
+        return _start(len(counts))
+    by_answer: dict[int, list[float]] = {}
+    sum_log_odds, n_parsed = 0.0, 0
+    order = range(len(arm)) if len(counts) == 1 else sorted(range(len(arm)), key=arm.__getitem__)
+    for i in order:
+        if (one := answer[i]) != UNPARSED:
+            n_parsed += 1
+            sum_log_odds += log_odds[i]
+            totals = by_answer.setdefault(one, [0.0, 0, -math.inf])
+            totals[0] += weight[i]
+            totals[1] += 1
+            totals[2] = max(totals[2], log_odds[i])
+    ranked = sorted(by_answer.values(), key=_BY_WEIGHT, reverse=True)  # keeps the order of equals
+    first = ranked[0] if ranked else _NOTHING
+    second = ranked[1] if len(ranked) > 1 else _NOTHING
+    agreements: list[float] = []
+    if len(counts) > 1:
+        leader = next((one for one, totals in by_answer.items() if totals is first), None)
+        agreeing = [0] * len(counts)
+        for own, one in zip(arm, answer, strict=True):
+            agreeing[own] += one == leader
+        agreements = [k / max(1, n) for k, n in zip(agreeing, counts, strict=True)]
+    sums = _Sums(
+        n_samples=len(answer),
+        n_parsed=n_parsed,
+        n_answers=len(ranked),
+        total_weight=max(sum(totals[0] for totals in ranked), TIE),
+        total_log_odds=sum_log_odds,
+        weight=first[0],
+        votes=first[1],
+        best=first[2],
+        second_weight=second[0],
+        second_votes=second[1],
+        against=max([totals[2] for totals in ranked[1:]], default=0.0),
+        agreements=agreements,
+    )
+    return np.array(_list_numbers(sums), dtype=np.float64)
+
+
+_BY_WEIGHT = itemgetter(0)
+_NOTHING = [0.0, 0, 0.0]
 
 
 def _agreements(agrees: BoolArray, counts: Sequence[int]) -> list[FloatArray]:
@@ -123,10 +218,10 @@ def _agreements(agrees: BoolArray, counts: Sequence[int]) -> list[FloatArray]:
     return [one.sum(axis=1) / max(1, one.shape[1]) for one in parts]
 
 
-def _start(n_rows: int, n_arms: int) -> FloatArray:
-    """Return the description of questions without samples."""
-    vector = np.zeros((n_rows, width(n_arms)))
-    vector[:, 0] = 1.0
+def _start(n_arms: int) -> FloatArray:
+    """Return the vector of a question without samples."""
+    vector = np.zeros(width(n_arms))
+    vector[0] = 1.0
     return vector
 
 

@@ -5,8 +5,9 @@ of going on, minus its price, minus that of the vote as it is. It is linear in t
 the question, in what its text says, and in curves of its chance of being right, which comes from a
 logistic regression. Values are computed backwards from the largest numbers of samples, on orders of
 the recorded samples of training questions, at all prices of a grid at once: the design matrix is
-the same for all. Where there is a table of exact advantages, the regression learns what that table
-does not know.
+the same for all. Where rounds are limited or cost something, several samples can be drawn at once;
+each number of them has a regression of its own, for every number of rounds left. Where there is a
+table of exact advantages, the regression learns what that table does not know.
 
 M rows, D numbers of the text, K prices. It does not know how samples are described, or where tables
 come from.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from adacompute.policies.confidence import fit_logistic
 from adacompute.policies.description import LEADER, vote_accuracy, width
 
 if TYPE_CHECKING:
-    from adacompute.core.types import FloatArray, IntArray
+    from adacompute.core.types import BoolArray, FloatArray, IntArray
     from adacompute.policies.arm_samples import OrderedSamples
 
 PENALTY = 30.0
@@ -48,10 +50,34 @@ MIN_SPREAD = 1e-6
 N_CURVES = 3
 """Functions of the chance of being right that advantages are linear in."""
 
+STEPS = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Steps of an arm that can be taken at once where rounds are limited or cost something."""
+
 TABLES = ("chance_mean", "chance_scale", "chance", "mean", "scale", "advantage")
 
 Exact = Callable[["IntArray", int], "FloatArray | float"]
 """Returns the exact advantages of rows at a number of samples, (rows, K), where they are known."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How many rounds a question may take, if that is limited, and what a round costs."""
+
+    limit: int | None = None
+    cost: float = 0.0
+
+    @property
+    def are_free(self) -> bool:
+        """Whether samples may as well be drawn one by one."""
+        return self.limit is None and not self.cost
+
+    def find_table(self, rounds_left: int) -> int:
+        """Return the table to decide by with so many rounds left."""
+        return 0 if self.limit is None else max(1, min(rounds_left, self.limit)) - 1
+
+
+FREE = Rounds()
+"""Samples are drawn one by one."""
 
 
 def n_described(n_arms: int, n_text: int) -> int:
@@ -64,11 +90,13 @@ class FittedValues:
     """Regressions of every position, in the order of the ``Grid`` of ``max_samples``; P positions.
 
     ``chance`` (P, 1 + Y) are intercept and slopes of the chance of being right, on numbers with
-    ``chance_mean`` and ``chance_scale`` (P, Y). ``advantage`` (P, arms, 1 + X, K) are those of one
-    more sample of each arm, on numbers with ``mean`` and ``scale`` (P, X).
+    ``chance_mean`` and ``chance_scale`` (P, Y). ``advantage`` (R, P, A, 1 + X, K) are those of each
+    of the A ``actions``, on numbers with ``mean`` and ``scale`` (P, X): with 1, 2, … rounds left if
+    ``rounds`` are limited, else R is 1.
     """
 
     max_samples: tuple[int, ...]
+    rounds: Rounds
     chance_mean: FloatArray
     chance_scale: FloatArray
     chance: FloatArray
@@ -76,30 +104,45 @@ class FittedValues:
     scale: FloatArray
     advantage: FloatArray
 
-    @property
+    @cached_property
     def grid(self) -> Grid:
         """The positions."""
         return Grid(self.max_samples)
 
+    @cached_property
+    def actions(self) -> list[tuple[int, int]]:
+        """What can be sampled at once: an arm, and how many steps of it."""
+        return list_actions(self.grid, self.rounds)
+
+    @cached_property
+    def is_open(self) -> BoolArray:
+        """Which actions are possible at each position, (P, A)."""
+        arm, steps = np.array(self.actions).T
+        last = self.grid.steps.max(axis=0)
+        return np.asarray(self.grid.steps[:, arm] + steps <= last[arm])
+
     def log_odds(self, position: int, numbers: FloatArray) -> FloatArray:
-        """Return the log-odds of the vote being right, (M,), from vectors with their text."""
+        """Return the log-odds of the vote being right, from vectors with their text."""
         standard = _standardise(numbers, self.chance_mean[position], self.chance_scale[position])
-        found = self.chance[position, 0] + standard @ self.chance[position, 1:]
-        return np.asarray(np.clip(found, -MAX_LOG_ODDS, MAX_LOG_ODDS))
+        table = self.chance[position]
+        return _clip(standard @ table[1:] + table[0], MAX_LOG_ODDS)
 
-    def advantages(self, position: int, vector: FloatArray, text: FloatArray) -> FloatArray:
-        """Return what one more sample of each arm adds, (arms, M, K), without exact tables."""
-        design = self._design(position, vector, text)
-        found = design @ self.advantage[position, :, 1:] + self.advantage[position, :, :1]
-        return np.asarray(found)
-
-    def advantages_at(
-        self, position: int, vector: FloatArray, text: FloatArray, setting: int
+    def advantages(
+        self, position: int, vector: FloatArray, text: FloatArray, table: int = 0
     ) -> FloatArray:
-        """Return what one more sample of each arm adds at one of the prices, (arms, M)."""
-        design = self._design(position, vector, text)
-        table = self.advantage[position, :, :, setting]
-        return np.asarray(table[:, 1:] @ design.T + table[:, :1])
+        """Return what each action adds, (A, M, K), without exact tables; −∞ if it is impossible."""
+        own = self.advantage[table, position]
+        found = self._design(position, vector, text) @ own[:, 1:] + own[:, :1]
+        return np.where(self.is_open[position][:, None, None], found, -np.inf)
+
+    def advantages_of_one(
+        self, position: int, vector: FloatArray, text: FloatArray, setting: int, table: int = 0
+    ) -> FloatArray:
+        """Return what each action adds for one question at one of the prices, (A,)."""
+        own = self.advantage[table, position, :, :, setting]
+        found = own[:, 1:] @ self._design(position, vector, text) + own[:, 0]
+        found[~self.is_open[position]] = -np.inf
+        return np.asarray(found)
 
     def _design(self, position: int, vector: FloatArray, text: FloatArray) -> FloatArray:
         numbers = _with_text(vector, text)
@@ -107,22 +150,52 @@ class FittedValues:
         return _standardise(numbers, self.mean[position], self.scale[position])
 
 
+def list_actions(grid: Grid, rounds: Rounds) -> list[tuple[int, int]]:
+    """Return what can be sampled at once: an arm, and how many steps of it."""
+    every = (1,) if rounds.are_free else STEPS
+    return [(arm, k) for arm, n in enumerate(grid.by_arm) for k in every if k < len(n)]
+
+
+def table_shapes(
+    grid: Grid, rounds: Rounds, n_numbers: int, n_prices: int
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tables of fitted values."""
+    size, n_positions = n_numbers + N_CURVES, len(grid)
+    n_actions = len(list_actions(grid, rounds))
+    return {
+        "chance_mean": (n_positions, n_numbers),
+        "chance_scale": (n_positions, n_numbers),
+        "chance": (n_positions, 1 + n_numbers),
+        "mean": (n_positions, size),
+        "scale": (n_positions, size),
+        "advantage": (rounds.limit or 1, n_positions, n_actions, 1 + size, n_prices),
+    }
+
+
 def _with_text(vector: FloatArray, text: FloatArray) -> FloatArray:
     """Add what the text says, alone and times the log-odds of the leader's best sample."""
-    if not text.shape[1]:
+    if not text.shape[-1]:
         return vector
-    return np.concatenate([vector, text, text * vector[:, [LEADER]]], axis=1)
+    return np.concatenate([vector, text, text * vector[..., [LEADER]]], axis=-1)
 
 
 def _add_curves(numbers: FloatArray, log_odds: FloatArray) -> FloatArray:
     """Add functions of the chance of being right: sure and hopeless questions need no samples."""
     chance = 1 / (1 + np.exp(-log_odds))
-    curves = np.stack([chance, chance * (1 - chance), log_odds**2], axis=1)
-    return np.concatenate([numbers, curves], axis=1)
+    longer = np.empty((*numbers.shape[:-1], numbers.shape[-1] + N_CURVES))
+    longer[..., :-N_CURVES] = numbers
+    longer[..., -3], longer[..., -2] = chance, chance * (1 - chance)
+    longer[..., -1] = log_odds * log_odds
+    return longer
+
+
+def _clip(numbers: FloatArray, limit: float) -> FloatArray:
+    """Return numbers between −limit and limit; ``np.clip`` takes five times as long for a few."""
+    return np.asarray(np.minimum(np.maximum(numbers, -limit), limit))
 
 
 def _standardise(numbers: FloatArray, mean: FloatArray, scale: FloatArray) -> FloatArray:
-    return np.asarray(np.clip((numbers - mean) * scale, -CLIP, CLIP))
+    return _clip((numbers - mean) * scale, CLIP)
 
 
 def _spread(numbers: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -169,75 +242,98 @@ def fit_values(
     prices: FloatArray,
     max_samples: tuple[int, ...],
     exact: Exact | None = None,
+    rounds: Rounds = FREE,
 ) -> FittedValues:
     """Fit the regressions to orders of training questions.
 
-    ``exact`` gives advantages that are known exactly, for one arm.
+    ``exact`` gives advantages that are known exactly, for single samples of one arm.
     """
     grid, n_arms = Grid(max_samples), len(max_samples)
-    n_numbers = n_described(n_arms, described.text.shape[1])
-    size = n_numbers + N_CURVES
-    tables: dict[str, Any] = {
-        "chance_mean": np.zeros((len(grid), n_numbers)),
-        "chance_scale": np.zeros((len(grid), n_numbers)),
-        "chance": np.zeros((len(grid), 1 + n_numbers)),
-        "mean": np.zeros((len(grid), size)),
-        "scale": np.zeros((len(grid), size)),
-        "advantage": np.zeros((len(grid), n_arms, 1 + size, len(prices))),
-    }
-    fitted = FittedValues(max_samples, **tables)
-    value: list[FloatArray] = [np.empty(0)] * len(grid)
+    shapes = table_shapes(grid, rounds, n_described(n_arms, described.text.shape[1]), len(prices))
+    tables: dict[str, Any] = {name: np.zeros(shape) for name, shape in shapes.items()}
+    fitted = FittedValues(max_samples, rounds, **tables)
+    value: list[list[FloatArray]] = [[np.empty(0)] * len(grid) for _ in fitted.advantage]
+    fit = _Fit(fitted, described, prices, exact, value)
     for position in range(len(grid) - 1, -1, -1):
-        value[position] = _fit_position(fitted, described, prices, position, value, exact)
+        fit.fit_position(position)
     return fitted
 
 
-def _fit_position(
-    fitted: FittedValues,
-    described: Described,
-    prices: FloatArray,
-    position: int,
-    value: list[FloatArray],
-    exact: Exact | None,
-) -> FloatArray:
-    """Fit one position in place, and return the value of every order there, (M, K)."""
-    grid, right = fitted.grid, described.correct[:, position, None]
-    counts = grid.counts[position]
-    arms = np.flatnonzero(counts < fitted.max_samples).tolist()
-    stopped = np.repeat(right, len(prices), axis=1)
-    if not arms:
-        return stopped
-    text, weight = described.text, described.weight
-    numbers = _with_text(described.vectors[position], text)
-    mean, scale = _spread(numbers)
-    fitted.chance_mean[position], fitted.chance_scale[position] = mean, scale
-    standard = _standardise(numbers, mean, scale)
-    fitted.chance[position] = fit_logistic(
-        standard, right[:, 0], ridge=CHANCE_PENALTY, weight=weight
-    )
-    numbers = _add_curves(numbers, fitted.log_odds(position, numbers))
-    mean, scale = _spread(numbers)
-    fitted.mean[position], fitted.scale[position] = mean, scale
-    design = np.column_stack([np.ones(len(numbers)), _standardise(numbers, mean, scale)])
-    known = 0.0 if exact is None else exact(np.arange(len(right)), int(counts.sum()))
-    paid = described.cost[:, position]
-    after = [
-        value[later] - prices * (described.cost[:, later] - paid)[:, None]
-        for later in (position + grid.stride[arm] for arm in arms)
-    ]
-    target = np.concatenate([one - right - known for one in after], axis=1)
-    penalty = np.full(design.shape[1], PENALTY)
-    first = width(len(counts))
-    penalty[1 + first : 1 + first + 2 * text.shape[1]] *= TEXT_PENALTY
-    penalty[0] = PENALTY if exact is not None else INTERCEPT_PENALTY
-    curvature = weight * (design.T @ design) + np.diag(penalty)
-    coefficient = np.linalg.solve(curvature, weight * (design.T @ target))
-    best, chosen = np.zeros(stopped.shape), stopped
-    for i, arm in enumerate(arms):
-        own = coefficient[:, i * len(prices) : (i + 1) * len(prices)]
-        fitted.advantage[position, arm] = own
-        advantage = design @ own + known
-        better = advantage > best
-        best = np.where(better, advantage, best)
-        chosen = np.where(better, after[i], chosen)
-    return chosen
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """A fit in progress; ``value`` holds the value of every order by table and position, (M, K)."""
+
+    fitted: FittedValues
+    described: Described
+    prices: FloatArray
+    exact: Exact | None
+    value: list[list[FloatArray]]
+
+    def fit_position(self, position: int) -> None:
+        """Fit one position, and compute the value of every order there."""
+        fitted, n_prices = self.fitted, len(self.prices)
+        right = self.described.correct[:, position, None]
+        for values in self.value:
+            values[position] = np.repeat(right, n_prices, axis=1).astype(np.float32)
+        actions = np.flatnonzero(fitted.is_open[position]).tolist()
+        if not actions:
+            return
+        counts = fitted.grid.counts[position]
+        known: FloatArray | float = 0.0
+        if self.exact is not None:
+            known = self.exact(np.arange(len(right)), int(counts.sum()))
+        design = self._make_design(position)
+        curvature = self._add_penalty(design, has_exact=isinstance(known, np.ndarray))
+        paths = [[self._follow(position, t, a) for a in actions] for t in range(len(self.value))]
+        target = np.concatenate([one - right - known for path in paths for one in path], axis=1)
+        weight = self.described.weight
+        coefficient = np.linalg.solve(curvature, weight * (design.T @ target))
+        for table, path in enumerate(paths):
+            best, chosen = np.zeros((len(right), n_prices)), self.value[table][position]
+            for i, action in enumerate(actions):
+                start = (table * len(actions) + i) * n_prices
+                own = coefficient[:, start : start + n_prices]
+                fitted.advantage[table, position, action] = own
+                advantage = design @ own + known
+                better = advantage > best
+                best, chosen = np.where(better, advantage, best), np.where(better, path[i], chosen)
+            self.value[table][position] = chosen.astype(np.float32)
+
+    def _follow(self, position: int, table: int, action: int) -> FloatArray:
+        """Return the value of every order after an action, minus the price of its samples."""
+        fitted, cost = self.fitted, self.described.cost
+        arm, steps = fitted.actions[action]
+        later = position + steps * int(fitted.grid.stride[arm])
+        if fitted.rounds.limit is None:
+            value = self.value[0][later]
+        elif table:
+            value = self.value[table - 1][later]
+        else:
+            value = self.described.correct[:, later, None]
+        paid = cost[:, later] - cost[:, position] + fitted.rounds.cost
+        return np.asarray(value - self.prices * paid[:, None])
+
+    def _make_design(self, position: int) -> FloatArray:
+        """Fit the chance of being right, and return what advantages are linear in."""
+        fitted, described = self.fitted, self.described
+        numbers = _with_text(described.vectors[position], described.text)
+        mean, scale = _spread(numbers)
+        fitted.chance_mean[position], fitted.chance_scale[position] = mean, scale
+        fitted.chance[position] = fit_logistic(
+            _standardise(numbers, mean, scale),
+            described.correct[:, position],
+            ridge=CHANCE_PENALTY,
+            weight=described.weight,
+        )
+        numbers = _add_curves(numbers, fitted.log_odds(position, numbers))
+        mean, scale = _spread(numbers)
+        fitted.mean[position], fitted.scale[position] = mean, scale
+        return np.column_stack([np.ones(len(numbers)), _standardise(numbers, mean, scale)])
+
+    def _add_penalty(self, design: FloatArray, *, has_exact: bool) -> FloatArray:
+        """Return the matrix of the ridge regression."""
+        penalty = np.full(design.shape[1], PENALTY)
+        first = 1 + width(len(self.fitted.max_samples))
+        penalty[first : first + 2 * self.described.text.shape[1]] *= TEXT_PENALTY
+        penalty[0] = PENALTY if has_exact else INTERCEPT_PENALTY
+        return np.asarray(self.described.weight * (design.T @ design) + np.diag(penalty))

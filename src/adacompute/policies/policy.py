@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from adacompute.policies.confidence import Confidence
     from adacompute.policies.lookup import Lookup
     from adacompute.policies.price_schedule import PriceSchedule
+    from adacompute.policies.sequential import Ends
 
 _MASK = (1 << 64) - 1
 
@@ -210,9 +211,6 @@ class Policy:
     schedule: PriceSchedule | None = None
     """Prices of the settings of the policy, if it has settings."""
 
-    can_limit_rounds: bool = True
-    """Whether the policy asks for more samples at once where rounds are limited."""
-
     first_needs_key: bool = True
     """Whether first decisions may depend on the keys of questions."""
 
@@ -269,6 +267,11 @@ class Policy:
         del level
         return 0
 
+    def plans_for(self, max_rounds: int | None) -> bool:
+        """Whether decisions are meant for so many rounds; None means any number."""
+        del max_rounds
+        return True
+
     def prepare_features(self, features: Float32Array) -> Float32Array:
         """Return what decisions need of the features; it is called once per question."""
         return features[:, :0]
@@ -290,6 +293,7 @@ class Policy:
         price: float,
         key: int,
         cell: int,
+        rounds_left: int,
     ) -> tuple[int, int] | None:
         """Return the level to reach next and the samples it needs in total; None means stop.
 
@@ -312,9 +316,11 @@ class Policy:
         """Return the number of samples and the arm of each setting that is uniform."""
         return []
 
-    def find_ends(self, samples: OrderedSamples, cell: IntArray) -> IntArray | None:
-        """Return where each order of samples ends at each price; None if it is not one by one."""
-        del samples, cell
+    def find_ends(
+        self, samples: OrderedSamples, cell: IntArray, latency_s: FloatArray | None = None
+    ) -> Ends | None:
+        """Return where each order of samples ends at each price; None if it has no positions."""
+        del samples, cell, latency_s
         return None
 
     def mean_samples(self, prices: FloatArray) -> FloatArray | None:
@@ -356,6 +362,7 @@ def decide_rows(policy: Policy, state: State, price: float) -> IntArray:
             price=price,
             key=int(state.key[i]),
             cell=int(state.features[i, 0]) if state.features.shape[1] else 0,
+            rounds_left=int(state.rounds_left[i]),
         )
         if found is not None:
             level[i] = found[0]

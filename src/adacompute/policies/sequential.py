@@ -1,213 +1,353 @@
-"""Sequential policy: decide about every sample by one price.
+"""Sequential policy: decide about every sample, of any arm, by votes, confidence and text.
 
-After each sample the votes say how likely the majority is correct and what one more sample would
-change; the question's text says what to expect before there are votes. Both are in one table of
-break-even prices: the price up to which another sample is worth it, for each vote state and each
-cell of the prior. The policy samples while the break-even price is above the price of a sample, so
-it stops on settled and on hopeless questions, and one model serves every budget. It uses the counts
-of the votes, but not which answers they are for.
+After each sample the policy knows the votes, what each sample says of itself, and the cell of the
+question's text. It goes on while the advantage of another sample is positive. For one arm, the
+exact table of vote states says what one more sample is worth as far as votes and text tell; where
+samples say something of themselves, a fitted correction adds to it. With several arms, with more
+samples than the table has, and where rounds are limited, all advantages are fitted.
+
+Fitted values have a grid of prices. Between two of them, questions are mixed by their key, so the
+mean cost changes smoothly. At prices where a uniform number of samples of one arm was clearly
+better on training questions, it is used. Nothing is fitted while the policy serves.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from adacompute.policies.induction import occupancy, plan
-from adacompute.policies.lookup import MAX_REMEMBERED, Lookup, observe
-from adacompute.policies.policy import NO_LEVEL, Policy, PreparedKind, State
+from adacompute.core.states import MAX_SAMPLES, find_state, states, vote_keys
+from adacompute.policies.description import describe_one
+from adacompute.policies.policy import (
+    Policy,
+    PreparedKind,
+    SampleEvidence,
+    State,
+    decide_rows,
+    mixing_uniform,
+)
+from adacompute.policies.vote_table import TableLookup
 
 if TYPE_CHECKING:
-    from adacompute.core.states import StateMeasure
+    from collections.abc import Sequence
+
     from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray, Level
+    from adacompute.policies.arm_samples import OrderedSamples
+    from adacompute.policies.confidence import Confidence
+    from adacompute.policies.fitted_values import FittedValues
+    from adacompute.policies.lookup import Lookup
+    from adacompute.policies.price_schedule import PriceSchedule
     from adacompute.policies.prior import Prior
+    from adacompute.policies.vote_table import VoteTable
 
-LOG_PRICE_STEP, MIN_PRICE = math.log(1.15), 1e-9
-"""Plans are made for prices with these steps, down to the lowest price."""
+STOP = -1
+"""Action of a decision to stop."""
 
-MAX_PLANS = 8
-"""Plans that are cached, of at most 1.4 MB each; the jittered prices of one price need three."""
 
-PRICES_AT_ONCE = 32
-"""Prices for which states are followed at the same time, which bounds the memory."""
+class Ends(NamedTuple):
+    """Where orders end at each price, (M, K): their position, rounds and, if known, seconds."""
 
-PRICE_JITTER = 0.2
-"""Largest relative difference between the prices of two questions."""
-
-_GOLDEN, _MASK = np.uint64(0x9E3779B97F4A7C15), (1 << 64) - 1
+    position: IntArray
+    n_rounds: IntArray
+    latency_s: FloatArray | None
 
 
 @dataclass(frozen=True, eq=False)
 class SequentialPolicy(Policy):
-    """Draw one sample at a time while the break-even price is above the price of a sample.
+    """Go on while the advantage of another sample is positive.
 
-    ``levels`` are 1, 2, … samples. ``break_even_price`` is (states, cells), in utility per sample,
-    computed from the ``measure`` of each cell. ``round_cost`` is the cost of a round besides its
-    samples, in samples; if it is not 0, or rounds are limited, several samples are requested at a
-    time. ``pooled`` decides by the votes alone, for questions whose text is not known; None if this
-    policy does so itself.
+    ``levels`` are the numbers of samples of each arm that can be reached. ``table`` decides by
+    votes and text; it is None with several arms. Without ``values`` it decides alone. With them,
+    ``arms`` are names, ``sample_cost`` is the mean cost of a sample of each arm, and ``uniform``
+    (K, 2) holds, for each price of the schedule, an arm and the number of its samples that every
+    question gets; 0 samples mean that the values decide. ``pooled`` is for questions whose text is
+    not known.
     """
 
     name = "sequential"
     prepared = PreparedKind.CELL
     levels: tuple[Level, ...]
     prior: Prior
-    break_even_price: Float32Array
-    measure: StateMeasure
-    round_cost: float = 0.0
+    table: VoteTable | None = None
+    values: FittedValues | None = None
+    arms: tuple[str, ...] = field(default=())
+    confidence: Confidence | None = field(default=None)
+    schedule: PriceSchedule | None = field(default=None)
+    uniform: IntArray | None = None
+    sample_cost: tuple[float, ...] = field(default=())
     pooled: SequentialPolicy | None = None
-    _plans: dict[int, IntArray] = field(default_factory=dict, repr=False)
+
+    @property
+    def votes(self) -> VoteTable:
+        """The table of vote states of a policy that has one."""
+        if self.table is None:
+            raise AssertionError
+        return self.table
+
+    @property
+    def fitted(self) -> FittedValues:
+        """The values of a policy that has them."""
+        if self.values is None:
+            raise AssertionError
+        return self.values
 
     @property
     def is_index_rule(self) -> bool:
         """Whether, with enough rounds, a decision compares the price with ``continue_price``."""
-        return self.round_cost == 0
+        return self.values is None and self.votes.round_cost == 0
+
+    @property
+    def highest_price(self) -> float:
+        """Price of a sample above which one sample is drawn."""
+        return float(self.votes.break_even_price[1:].max(initial=0.0))
+
+    @property
+    def max_by_arm(self) -> tuple[int, ...]:
+        """Largest number of samples of each arm; empty if votes decide alone."""
+        return () if self.values is None else self.values.max_samples
+
+    @property
+    def uniform_samples(self) -> IntArray | None:
+        """Samples that every question gets in one round at each price; 0 where it decides."""
+        return None if self.uniform is None else np.asarray(self.uniform[:, 1])
+
+    @property
+    def max_samples(self) -> int:
+        """Largest number of samples of a question, of all arms together."""
+        return len(self.levels) if self.values is None else sum(self.max_by_arm)
 
     @property
     def n_cells(self) -> int:
         """Cells that the text puts questions into."""
         return len(self.prior.cell_centre)
 
-    @property
-    def highest_price(self) -> float:
-        """Price of a sample above which one sample is drawn."""
-        return float(self.break_even_price[1:].max(initial=0.0))
+    def plans_for(self, max_rounds: int | None) -> bool:
+        """Whether decisions are meant for so many rounds: values are fitted for a limit."""
+        return self.values is None or self.values.rounds.limit == max_rounds
 
     def make_lookup(self) -> Lookup | None:
-        """Return a lookup of break-even prices, None if rounds have a price."""
-        return SequentialLookup(self) if self.is_index_rule else None
+        """Return a lookup of break-even prices, None if something else decides."""
+        return TableLookup(self.votes) if self.is_index_rule else None
 
     def mean_samples(self, prices: FloatArray) -> FloatArray | None:
         """Return the mean samples of a question in each cell at prices of a sample, (P, C)."""
-        if not self.is_index_rule:
-            return None
-        # Single precision halves the time, and is what the table of the rule has.
-        rule: Any = self.break_even_price
-        mass = self.measure.mass / np.maximum(self.measure.mass[0], np.finfo(float).tiny)
-        mass, found = mass.astype(rule.dtype), []
-        for start in range(0, len(prices), PRICES_AT_ONCE):
-            _, go = occupancy(rule, prices[start : start + PRICES_AT_ONCE].astype(rule.dtype))
-            found.append(np.einsum("sc,scp->pc", mass, go, optimize=True))
-        return np.concatenate(found).astype(np.float64)
+        return self.votes.mean_samples(prices) if self.is_index_rule else None
 
     def continue_price(
         self, vote_states: IntArray, features: Float32Array, key: KeyArray
     ) -> FloatArray:
         """Return the price of a sample below which another one is drawn in vote states, (M, n)."""
-        cell = features[:, :1].astype(np.int64)
-        return np.asarray(self.break_even_price[vote_states, cell] / price_jitter(key)[:, None])
+        return self.votes.continue_price(vote_states, features[:, 0].astype(np.int64), key)
 
     def prepare_features(self, features: Float32Array) -> Float32Array:
         """Return the cell of each question."""
         return self.prior.find_cell(features)[:, None].astype(np.float32)
 
     def decide(self, state: State, price: float) -> IntArray:
-        """Add one sample (or several if rounds matter), or stop; one sample is always drawn."""
-        can_go_on = state.observed.n_samples < len(self.levels)
-        if can_go_on.all():
-            return self._decide(state, price)
-        level, rows = state.level.copy(), np.flatnonzero(can_go_on)
-        level[rows] = self._decide(state.take(rows), price)
-        return level
+        """Return the next level of each question; the current level means stop."""
+        if self.values is None:
+            return self.votes.decide(state, price)
+        return decide_rows(self, state, price)
 
-    def _decide(self, state: State, price: float) -> IntArray:
-        """Decide for questions that can be sampled again."""
-        n_samples = state.observed.n_samples
-        # The next level costs one sample more.
-        sample_price = price * state.cost[np.arange(len(n_samples)), n_samples]
-        is_first = state.level == NO_LEVEL
-        enough_rounds = bool((state.rounds_left >= len(self.levels) - n_samples).all())
-        if self.is_index_rule and enough_rounds:
-            limit = self.continue_price(state.observed.states[:, None], state.features, state.key)
-            goes_on = limit[:, 0] > sample_price
-            return np.where(goes_on | is_first, n_samples, state.level)
-        jittered = sample_price * price_jitter(state.key)
-        request = self._request(state, jittered)
-        request = np.where(is_first & (request == 0), 1, request)
-        return np.where(request > 0, n_samples + request - 1, state.level)
+    @cached_property
+    def _text(self) -> FloatArray:
+        """What the text of questions in each cell says, (C, D)."""
+        return self.prior.cell_centre.astype(np.float64)
 
-    def _request(self, state: State, price: FloatArray) -> IntArray:
-        """Return the samples to request for each question, by the plan of the nearest price."""
-        step = np.rint(np.log(np.maximum(price, MIN_PRICE)) / LOG_PRICE_STEP).astype(np.int64)
-        left = np.minimum(state.rounds_left, len(self.levels))
-        vote_state, cell = state.observed.states, state.features[:, 0].astype(np.int64)
-        request = np.zeros(len(state), dtype=np.int64)
-        for near in np.unique(step).tolist():
-            rows = np.flatnonzero(step == near)
-            cached, rounds = self._plans.get(near), int(left[rows].max())
-            if cached is None or len(cached) <= rounds:
-                cached = self._plan(math.exp(near * LOG_PRICE_STEP), rounds)
-                self._cache(near, cached)
-            request[rows] = cached[left[rows], vote_state[rows], cell[rows]]
-        return request
+    @cached_property
+    def _exact(self) -> Float32Array | None:
+        """Exact advantages of one more sample by votes and text, (states, cells, K)."""
+        if self.table is None or self.schedule is None:
+            return None
+        return self.table.advantages(np.array(self.schedule.prices) * self.sample_cost[0])
 
-    def _plan(self, price: float, rounds: int) -> IntArray:
-        """Make the plan for a price of one sample."""
-        round_price = price * self.round_cost
-        return plan(self.measure, price=price, round_price=round_price, rounds=rounds)
+    def exact_rows(self, state: IntArray, cell: IntArray, n_samples: int) -> FloatArray | float:
+        """Return the exact advantages in vote states and cells, (M, K); 0 where none are known."""
+        if self._exact is None or n_samples >= self.votes.n_samples:
+            return 0.0
+        return np.asarray(self._exact[state, cell])
 
-    def _cache(self, step: int, new_plan: IntArray) -> None:
-        """Store a plan, and drop the oldest one if there are too many."""
-        self._plans.pop(step, None)
-        while len(self._plans) >= MAX_PLANS:
-            self._plans.pop(next(iter(self._plans)))
-        self._plans[step] = new_plan
+    @cached_property
+    def _ends_of_arms(self) -> list[int]:
+        """The level after the last one of each arm."""
+        return list(itertools.accumulate(len(counts) - 1 for counts in self.fitted.grid.by_arm))
 
+    def arm_of_level(self, level: int) -> int:
+        """Return the arm that a level samples."""
+        ends = self._ends_of_arms if self.values is not None else [len(self.levels)]
+        return next(arm for arm, end in enumerate(ends) if level < end)
 
-class SequentialLookup:
-    """Break-even prices of each state, for all cells."""
+    def _find_level(self, arm: int, n_samples: int) -> int:
+        """Return the level of so many samples of an arm."""
+        first = self._ends_of_arms[arm - 1] if arm else 0
+        return first + self.fitted.grid.by_arm[arm].index(n_samples) - 1
 
-    def __init__(self, policy: SequentialPolicy) -> None:
-        self._policy = policy
-        self._n_levels = len(policy.levels)
-        self._break_even = lru_cache(MAX_REMEMBERED)(self._break_even_prices)
+    def first_levels(
+        self, price: float, prepared: npt.NDArray[Any], keys: KeyArray
+    ) -> IntArray | None:
+        """Return the level that the first samples of each question reach."""
+        if self.schedule is None or self.uniform is None:
+            return None
+        setting = self.schedule.select(price, mixing_uniform(keys))
+        chosen = self._first_actions(prepared[:, 0].astype(np.int64), setting)
+        levels = [
+            self._find_level(arm, self.fitted.grid.by_arm[arm][steps])
+            for arm, steps in self.fitted.actions
+        ]
+        own = [self._find_level(arm, max(1, n)) for arm, n in self.uniform.tolist()]
+        is_uniform = self.uniform[setting, 1] > 0
+        return np.where(is_uniform, np.array(own)[setting], np.array(levels)[chosen])
 
-    def decide(
+    def _first_actions(self, cell: IntArray, setting: IntArray) -> IntArray:
+        """Return the action that each question begins with, at a setting of each."""
+        start = describe_one([], [], [], [], [0] * len(self.arms))
+        vector = np.repeat(start[None, :], len(cell), axis=0)
+        found = self.fitted.advantages(0, vector, self._text[cell], len(self.fitted.advantage) - 1)
+        return np.asarray(found[:, np.arange(len(cell)), setting].argmax(axis=0))
+
+    def next_level(
         self,
-        answers: tuple[int, ...],
-        level: int,
+        arm: Sequence[int],
+        answer: Sequence[int],
+        evidence: SampleEvidence,
         *,
         price: float,
         key: int,
-        feature: float,
-        next_cost: float,
+        cell: int,
+        rounds_left: int,
+    ) -> tuple[int, int] | None:
+        """Return the level to reach next and the samples it needs in total; None means stop."""
+        if self.schedule is None or self.uniform is None:
+            raise AssertionError
+        setting = self.schedule.select_one(price, key)
+        own, wanted = self._uniform[setting]
+        n_arms = len(self.arms)
+        counts = [len(arm)] if n_arms == 1 else [arm.count(a) for a in range(n_arms)]
+        if not wanted:
+            known = {"setting": setting, "cell": cell, "rounds_left": rounds_left}
+            chosen = self._choose(arm, answer, evidence, counts, **known)
+            if chosen == STOP:
+                return None
+            own, steps = self.fitted.actions[chosen]
+            by_arm = self.fitted.grid.by_arm[own]
+            wanted = by_arm[by_arm.index(counts[own]) + steps]
+        more = wanted - counts[own]
+        return (self._find_level(own, wanted), len(arm) + more) if more > 0 else None
+
+    @cached_property
+    def _uniform(self) -> list[tuple[int, int]]:
+        return [] if self.uniform is None else [(arm, n) for arm, n in self.uniform.tolist()]
+
+    def _choose(
+        self,
+        arm: Sequence[int],
+        answer: Sequence[int],
+        evidence: SampleEvidence,
+        counts: Sequence[int],
+        *,
+        setting: int,
+        cell: int,
+        rounds_left: int,
     ) -> int:
-        """Add one sample while the break-even price is above the price of a sample."""
-        n_samples = len(answers)
-        if n_samples >= self._n_levels:
-            return level
-        if level == NO_LEVEL:
-            return n_samples
-        limit = self._break_even(answers)[int(feature)] / price_jitter_of(key)
-        return n_samples if limit > price * next_cost else level
+        """Return the action of the largest advantage, ``STOP`` if none is positive."""
+        values = self.fitted
+        vector = describe_one(answer, evidence.log_odds, evidence.weight, arm, counts)
+        known = setting, values.rounds.find_table(rounds_left)
+        found = values.advantages_of_one(values.grid.find(counts), vector, self._text[cell], *known)
+        if answer and self._exact is not None and len(answer) < self.votes.n_samples:
+            found = found + self._exact[find_state(answer), cell, setting]
+        chosen = int(found.argmax())
+        return chosen if found[chosen] > 0 or not answer else STOP
 
-    def _break_even_prices(self, answers: tuple[int, ...]) -> list[float]:
-        """Return the break-even price of a state in every cell."""
-        prices: list[float] = self._policy.break_even_price[observe(answers).states[0]].tolist()
-        return prices
+    def find_ends(
+        self, samples: OrderedSamples, cell: IntArray, latency_s: FloatArray | None = None
+    ) -> Ends:
+        """Return where each order ends at each price.
 
-
-def price_jitter(key: KeyArray) -> FloatArray:
-    """Return a factor for each question's price that depends only on its key.
-
-    Questions of the same cell in the same state share a break-even price. Without jitter the mean
-    cost would jump when the price passes it.
-    """
-    uniform = (key * _GOLDEN) >> np.uint64(11)
-    return np.asarray(
-        1.0 - PRICE_JITTER / 2 + uniform * (PRICE_JITTER * 2.0**-53), dtype=np.float64
-    )
+        It makes the decisions of ``next_level`` for all orders and all prices at once.
+        ``latency_s`` (M, W) is how long each sample takes.
+        """
+        replay = _Ends(self, samples, cell, latency_s)
+        for position in range(len(self.fitted.grid)):
+            for table in range(len(self.fitted.advantage) - 1, -1, -1):
+                replay.move(position, table)
+        return replay.finish(self._uniform)
 
 
-def price_jitter_of(key: int) -> float:
-    """Return the factor of ``price_jitter`` for one question, without arrays.
+class _Ends:
+    """Orders on their way to their ends: for each table and position, who is there, (M, K)."""
 
-    >>> bool(price_jitter_of(7) == price_jitter(np.array([7], dtype=np.uint64))[0])
-    True
-    """
-    uniform = (key * int(_GOLDEN) & _MASK) >> 11
-    return 1.0 - PRICE_JITTER / 2 + uniform * (PRICE_JITTER * 2.0**-53)
+    def __init__(
+        self,
+        policy: SequentialPolicy,
+        samples: OrderedSamples,
+        cell: IntArray,
+        latency_s: FloatArray | None,
+    ) -> None:
+        self.policy, self.samples, self.cell, self.latency_s = policy, samples, cell, latency_s
+        self.values = policy.fitted
+        self.shape = len(samples.label), self.values.advantage.shape[-1]
+        self.text = policy.prior.cell_centre.astype(np.float64)[cell]
+        self.vote_state: IntArray | None = None
+        if policy.table is not None:
+            self.vote_state = states().find(vote_keys(samples.label[:, :MAX_SAMPLES]))
+        last = len(self.values.advantage) - 1
+        self.here = {(last, 0): np.ones(self.shape, dtype=np.bool_)}
+        self.position = np.zeros(self.shape, dtype=np.int64)
+        self.n_rounds = np.zeros(self.shape, dtype=np.int64)
+        self.taken_s = np.zeros(self.shape)
+
+    def move(self, position: int, table: int) -> None:
+        """Decide about the orders at a position, with the rounds left of a table."""
+        here = self.here.pop((table, position), None)
+        if here is None:
+            return
+        rows = np.flatnonzero(here.any(axis=1))
+        here, counts = here[rows], self.values.grid.counts[position].tolist()
+        vector = self.samples.describe(counts, rows).vector
+        found = self.values.advantages(position, vector, self.text[rows], table)
+        if self.vote_state is not None and position:
+            state = self.vote_state[rows, min(sum(counts), MAX_SAMPLES)]
+            found = found + self.policy.exact_rows(state, self.cell[rows], sum(counts))
+        chosen = found.argmax(axis=0)
+        if position:
+            chosen = np.where(found.max(axis=0) > 0, chosen, STOP)
+        for action in np.unique(chosen[here]).tolist():
+            if action != STOP:
+                self._follow(position, table, action, rows, here & (chosen == action))
+
+    def _follow(
+        self, position: int, table: int, action: int, rows: IntArray, moved: npt.NDArray[np.bool_]
+    ) -> None:
+        """Move orders on to where an action leads."""
+        grid, (arm, steps) = self.values.grid, self.values.actions[action]
+        later = position + steps * int(grid.stride[arm])
+        self.n_rounds[rows] += moved
+        self.position[rows] = np.where(moved, later, self.position[rows])
+        if self.latency_s is not None:
+            before, after = (set(self.samples.columns(grid.counts[p])) for p in (position, later))
+            slowest = self.latency_s[np.ix_(rows, sorted(after - before))].max(axis=1)
+            self.taken_s[rows] += moved * slowest[:, None]
+        left = table if self.values.rounds.limit is None else table - 1
+        if left >= 0:
+            if (left, later) not in self.here:
+                self.here[left, later] = np.zeros(self.shape, dtype=np.bool_)
+            self.here[left, later][rows] |= moved
+
+    def finish(self, uniform: Sequence[tuple[int, int]]) -> Ends:
+        """Return the ends, with uniform numbers of samples where there are."""
+        grid = self.values.grid
+        for setting, (arm, count) in enumerate(uniform):
+            if count:
+                counts = [count if a == arm else 0 for a in range(len(grid.max_samples))]
+                self.position[:, setting], self.n_rounds[:, setting] = grid.find(counts), 1
+                if self.latency_s is not None:
+                    own = self.latency_s[:, self.samples.columns(counts)]
+                    self.taken_s[:, setting] = own.max(axis=1)
+        taken_s = None if self.latency_s is None else self.taken_s
+        return Ends(self.position, self.n_rounds, taken_s)

@@ -14,7 +14,6 @@ from adacompute.core.errors import BundleError
 from adacompute.core.types import Level, make_levels
 from adacompute.policies import (
     arm_mixture,
-    corrected,
     draft_router,
     evidence_tables,
     router,
@@ -50,11 +49,6 @@ POLICY_KINDS = {
         sequential.SequentialPolicy,
         sequential_tables.to_spec,
         sequential_tables.from_spec,
-    ),
-    "corrected": PolicyKind(
-        corrected.CorrectedPolicy,
-        evidence_tables.corrected_to_spec,
-        evidence_tables.corrected_from_spec,
         has_arms=True,
     ),
     "arm-mixture": PolicyKind(

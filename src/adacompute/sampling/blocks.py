@@ -283,6 +283,7 @@ def _look_up_evidence(
         price=one.price,
         key=one.key,
         cell=cell,
+        rounds_left=rounds,
     )
     if found is None or rounds <= 0:
         return _Next(one.level, n_samples, is_active=False)

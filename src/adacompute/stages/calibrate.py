@@ -15,6 +15,7 @@ from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import MARGIN, TOLERANCE, CalibrationSettings
 from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.policy_score import score_policy
@@ -34,12 +35,13 @@ from adacompute.stages.inputs import (
     resolve_today,
 )
 from adacompute.stages.results import RunResults
+from adacompute.stages.train import describe_fit
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from adacompute.policies.policy import Policy
+    from adacompute.evaluation.experiment import PolicyFactory
 
 MIN_CONFIDENCE, MAX_CONFIDENCE = 0.5, 1 - 1e-9
 """Outside these bounds an interval is empty, or dominated by rounding."""
@@ -64,8 +66,11 @@ def calibrate_run(
     trained = load_bundle(bundle)
     check_goal(budget, today, unit=trained.unit)
     now = resolve_today(today, Run(run), unit=trained.unit)
-    experiment, name = _experiment(run, trained, check_rounds(max_rounds, trained.policy))
+    experiment, name = _experiment(run, trained, check_rounds(max_rounds))
     experiment = (results or RunResults.of(run)).share(experiment)
+    if not trained.policy.plans_for(max_rounds):
+        fitted = fit_for_rounds(experiment, find_factory(name))
+        trained = replace(trained, **describe_fit(experiment, fitted, trained.notes))
     final = _final_fit(trained, experiment)
     if budget is not None:
         experiment.pool.check_budget(budget)
@@ -135,23 +140,24 @@ def tolerance_of(today: TodayOptions | None) -> float | None:
     return None if today is None else today.tolerance
 
 
-def check_rounds(max_rounds: int | None, policy: Policy) -> int:
-    """Return the maximum number of rounds; a very large number if it is not limited.
-
-    A policy that draws one sample per round cannot be limited: it would not ask for more samples
-    per round, but end after as many samples.
-    """
+def check_rounds(max_rounds: int | None) -> int:
+    """Return the maximum number of rounds; a very large number if it is not limited."""
     if max_rounds is None:
         return UNLIMITED_ROUNDS
     if max_rounds < 1:
         raise ConfigError(f"max_rounds must be at least 1, got {max_rounds}")
-    if not policy.can_limit_rounds:
-        raise ConfigError(
-            f"max_rounds is {max_rounds}, but the policy draws one sample per round, because it "
-            "chooses arms or weighs votes by log-probability: train it on one arm with --evidence "
-            "votes"
-        )
     return max_rounds
+
+
+def fit_for_rounds(experiment: Experiment, factory: PolicyFactory) -> FittedPolicy:
+    """Return a policy fitted again to all questions, for the rounds of the experiment."""
+    fitted = experiment.fit_final(factory)
+    if not fitted.policy.plans_for(experiment.round_limit):
+        raise ConfigError(
+            f"the policy cannot be fitted again for max_rounds {experiment.round_limit}: leave it "
+            "out, or use a policy that can"
+        )
+    return fitted
 
 
 def _final_fit(bundle: Bundle, experiment: Experiment) -> FittedPolicy:

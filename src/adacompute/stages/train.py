@@ -151,17 +151,26 @@ def make_bundle(
     **known: Any,  # noqa: ANN401 - further fields of the bundle
 ) -> Bundle:
     """Return a bundle of a fitted policy, with the costs and the baseline of its questions."""
-    pool = experiment.pool
-    words = notes["policy"] == "sequential"
     return Bundle(
-        policy=fitted.policy,
-        features="words" if words else notes["features"],
+        features="words" if notes["policy"] == "sequential" else notes["features"],
         feature_version=VERSION,
-        sample_cost=experiment.sample_cost(np.arange(len(pool))),
-        baseline=_baseline(pool.sequential_features if words else pool.features, pool, fitted),
-        notes={**notes, "prices": list(fitted.prices)},
+        sample_cost=experiment.sample_cost(np.arange(len(experiment.pool))),
+        **describe_fit(experiment, fitted, notes),
         **known,
     )
+
+
+def describe_fit(
+    experiment: Experiment, fitted: FittedPolicy, notes: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the fields of a bundle that depend on the fit of its policy."""
+    pool = experiment.pool
+    features = pool.sequential_features if notes["policy"] == "sequential" else pool.features
+    return {
+        "policy": fitted.policy,
+        "baseline": _baseline(features, pool, fitted),
+        "notes": {**notes, "prices": list(fitted.prices)},
+    }
 
 
 def _label(level: Level) -> int | str:

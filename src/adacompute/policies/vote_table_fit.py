@@ -1,4 +1,4 @@
-"""Sequential fit: the prior and the break-even prices of a policy that decides by votes and text.
+"""Vote table fit: the prior and the break-even prices of a policy that decides by votes and text.
 
 How far the cells of the text are shrunk towards all questions is chosen by cross-validation on the
 training questions; a cell that is shrunk completely ignores the text. Exact state measures make
@@ -26,6 +26,7 @@ from adacompute.policies.prior import (
     question_weights,
 )
 from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.vote_table import VoteTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ SHRINKAGE_SAMPLES = 10
 """Largest number of samples when shrinkages are compared: the text matters most at the start."""
 
 
-def fit_sequential(
+def fit_by_votes(
     features: Float32Array,
     profile: FloatArray,
     sums: StateSums,
@@ -132,7 +133,7 @@ def _make_policy(
         lambda one: sums.expand(one).astype(np.float32).astype(np.float64)
     )  # as saved
     prices = sums.expand(break_even_price).astype(np.float32)
-    return SequentialPolicy(levels, prior, prices, every, round_cost)
+    return SequentialPolicy(levels, prior, VoteTable(prices, every, round_cost))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Corrected fit: fit the values of a policy to orders of training questions.
+"""Advantage fit: fit the values of a policy to orders of training questions.
 
 With several arms, a uniform number of samples of one arm competes with the fitted values at each
 price, on inner folds of the training questions, and wins where the values are worse by more than a
@@ -17,16 +17,17 @@ import numpy as np
 
 from adacompute.core.answers import number_by_appearance
 from adacompute.core.states import MAX_SAMPLES, states, vote_keys
-from adacompute.policies.corrected import CorrectedPolicy, exact_advantages
-from adacompute.policies.fitted_values import Described, describe_orders, fit_values
+from adacompute.policies.fitted_values import FREE, Described, Rounds, describe_orders, fit_values
 from adacompute.policies.learners import assign_folds
 from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.sequential import SequentialPolicy
 
 if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, FloatArray, IntArray, KeyArray
     from adacompute.policies.arm_samples import OrderedSamples
+    from adacompute.policies.fitted_values import Exact
     from adacompute.policies.prior import Prior
-    from adacompute.policies.sequential import SequentialPolicy
+    from adacompute.policies.vote_table import VoteTable
 
 MIN_ORDERS, MIN_ROWS = 8, 6_000
 """Orders of each question, and of all questions, that values are fitted to; fewer if there are."""
@@ -46,7 +47,7 @@ class TrainingOrders:
     """Orders of all questions, of which those of ``train`` are learned from.
 
     ``group`` is equal for copies of a training question. ``n_orders`` is how many orders a question
-    has, and ``prices`` are those of the policy, falling.
+    has, and ``prices`` are those of the policy, falling. ``rounds`` is how samples can be drawn.
     """
 
     samples: OrderedSamples
@@ -54,6 +55,7 @@ class TrainingOrders:
     group: KeyArray
     n_orders: int
     prices: FloatArray
+    rounds: Rounds = FREE
 
     def rows(self, questions: IntArray, n_orders: int) -> IntArray:
         """Return the rows of the first orders of some questions."""
@@ -66,41 +68,39 @@ class TrainingOrders:
         return min(self.n_orders, max(MIN_ORDERS, MIN_ROWS // max(1, len(self.train))))
 
 
-def fit_corrected(
+def fit_advantages(
     training: TrainingOrders,
     prior: Prior,
     cell: IntArray,
-    table: SequentialPolicy | None,
+    table: VoteTable | None,
     known: Mapping[str, Any],
-) -> CorrectedPolicy:
+) -> SequentialPolicy:
     """Fit the policy that knows the cell of each training question's text.
 
-    ``table`` decides by votes alone, for one arm. ``known`` are further fields of the policy.
+    ``table`` is that of single samples of one arm. ``known`` are further fields of the policy.
     """
-    n_orders = training.n_fitted
+    n_orders, prices = training.n_fitted, training.prices
     described, samples, own = _describe(training, prior, cell, n_orders)
-    policy = _fit(described, samples, own, training.prices, prior, table, known)
+    fit = _Fit(training, prior, table, known)
+    policy = fit.fit(described, samples, own)
     if len(policy.arms) == 1:
         return policy
     question = np.repeat(np.arange(len(training.train)), n_orders)
     used = np.tile(np.arange(n_orders) < FOLD_ORDERS, len(training.train))
     fold = assign_folds(number_by_appearance(training.group), FOLDS)[question]
-    gain = np.zeros((len(question), len(training.prices)))
+    gain = np.zeros((len(question), len(prices)))
     for f in range(FOLDS):
         rows, held_out = (np.flatnonzero(used & one) for one in (fold != f, fold == f))
         part = replace(described.take(rows), weight=1.0 / min(FOLD_ORDERS, n_orders))
-        fitted = _fit(part, samples.take(rows), own[rows], training.prices, prior, table, known)
-        end = fitted.find_ends(samples.take(held_out), own[held_out])
-        scored = described.take(held_out)
-        gain[held_out] = _net(scored, end, training.prices) - _net(
-            scored, _choose_uniform(part, policy, training.prices), training.prices
-        )
+        fitted = fit.fit(part, samples.take(rows), own[rows])
+        end = fitted.find_ends(samples.take(held_out), own[held_out]).position
+        scored, best = described.take(held_out), _choose_uniform(part, policy, prices)
+        gain[held_out] = _net(scored, end, prices) - _net(scored, best, prices)
     by_question = gain[used].reshape(len(training.train), -1, gain.shape[1]).mean(axis=1)
     is_better = _find_better(by_question)
-    best = _choose_uniform(described, policy, training.prices)[0]
-    counts = policy.values.grid.counts[best]
-    arm = counts.argmax(axis=1)
-    uniform = np.stack([arm, counts.max(axis=1)], axis=1)
+    best = _choose_uniform(described, policy, prices)[0]
+    counts = policy.fitted.grid.counts[best]
+    uniform = np.stack([counts.argmax(axis=1), counts.max(axis=1)], axis=1)
     uniform[is_better] = 0
     return replace(policy, uniform=uniform)
 
@@ -116,35 +116,42 @@ def _describe(
     return describe_orders(samples, text, n_orders), samples, own
 
 
-def _fit(
-    described: Described,
-    samples: OrderedSamples,
-    cell: IntArray,
-    prices: FloatArray,
-    prior: Prior,
-    table: SequentialPolicy | None,
-    known: Mapping[str, Any],
-) -> CorrectedPolicy:
-    """Fit the values to orders."""
-    exact = None
-    if table is not None:
-        advantage = exact_advantages(table, prices, known["sample_cost"][0])
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """What all fits of one policy share."""
+
+    training: TrainingOrders
+    prior: Prior
+    table: VoteTable | None
+    known: Mapping[str, Any]
+
+    def fit(
+        self, described: Described, samples: OrderedSamples, cell: IntArray
+    ) -> SequentialPolicy:
+        """Fit the values to orders of questions in these cells."""
+        prices, rounds = self.training.prices, self.training.rounds
+        exact = None if self.table is None else self._look_up(self.table, samples, cell)
+        values = fit_values(described, prices, samples.max_samples, exact, rounds)
+        return SequentialPolicy(
+            prior=self.prior,
+            table=self.table,
+            values=values,
+            schedule=PriceSchedule(tuple(prices.tolist())),
+            uniform=np.zeros((len(prices), 2), dtype=np.int64),
+            **self.known,
+        )
+
+    def _look_up(self, table: VoteTable, samples: OrderedSamples, cell: IntArray) -> Exact:
+        """Return the advantages of orders by a table."""
+        advantage = table.advantages(self.training.prices * self.known["sample_cost"][0])
         state = states().find(vote_keys(samples.label[:, :MAX_SAMPLES]))
 
         def exact(rows: IntArray, n_samples: int) -> FloatArray | float:
-            if n_samples >= len(table.levels):
+            if n_samples >= table.n_samples:
                 return 0.0
             return np.asarray(advantage[state[rows, n_samples], cell[rows]], dtype=np.float64)
 
-    values = fit_values(described, prices, samples.max_samples, exact)
-    return CorrectedPolicy(
-        prior=prior,
-        schedule=PriceSchedule(tuple(prices.tolist())),
-        values=values,
-        uniform=np.zeros((len(prices), 2), dtype=np.int64),
-        table=table,
-        **known,
-    )
+        return exact
 
 
 def _net(described: Described, end: IntArray, prices: FloatArray) -> FloatArray:
@@ -153,9 +160,9 @@ def _net(described: Described, end: IntArray, prices: FloatArray) -> FloatArray:
     return np.asarray(described.correct[row, end] - prices * described.cost[row, end])
 
 
-def _choose_uniform(described: Described, policy: CorrectedPolicy, prices: FloatArray) -> IntArray:
+def _choose_uniform(described: Described, policy: SequentialPolicy, prices: FloatArray) -> IntArray:
     """Return the position of the best number of samples of a single arm at each price, (1, K)."""
-    counts = policy.values.grid.counts
+    counts = policy.fitted.grid.counts
     single = np.flatnonzero((counts > 0).sum(axis=1) == 1)
     accuracy, cost = (one[:, single].mean(axis=0) for one in (described.correct, described.cost))
     net = accuracy[:, None] - prices * cost[:, None]

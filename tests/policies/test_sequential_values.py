@@ -1,11 +1,11 @@
-"""Corrected policy: one decision in two forms, saved tables, and tables that are damaged."""
+"""Fitted values of a policy: one decision in two forms, saved tables, and damaged ones."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,21 +15,30 @@ from hypothesis import strategies as st
 from adacompute.core.answers import UNPARSED, Answers, number_classes
 from adacompute.core.errors import BundleError
 from adacompute.core.states import StateMeasure
-from adacompute.core.types import FloatArray, IntArray, Level, make_levels
-from adacompute.policies.arm_samples import Grid, OrderedSamples
+from adacompute.core.types import FloatArray, IntArray, Level
+from adacompute.policies.advantage_fit import TrainingOrders, fit_advantages
+from adacompute.policies.arm_samples import Grid, OrderedSamples, list_counts
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.bundle_files import TABLES, unpack_tables
 from adacompute.policies.confidence import equal_confidence
-from adacompute.policies.corrected import CorrectedPolicy
-from adacompute.policies.corrected_fit import TrainingOrders, fit_corrected
-from adacompute.policies.evidence_tables import corrected_from_spec, corrected_to_spec
-from adacompute.policies.fitted_values import N_CURVES, FittedValues, n_described
+from adacompute.policies.fitted_values import (
+    FREE,
+    FittedValues,
+    Rounds,
+    n_described,
+    table_shapes,
+)
+from adacompute.policies.fitted_values import (
+    TABLES as VALUE_TABLES,
+)
 from adacompute.policies.induction import break_even_prices
 from adacompute.policies.policy import SampleEvidence
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.prior import Prior, pooled_prior
 from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential_tables import from_spec, to_spec
 from adacompute.policies.spec import PolicySpec
+from adacompute.policies.vote_table import VoteTable
 from adacompute.storage.array_files import pack_arrays
 from test_support.states import measure_states
 
@@ -64,19 +73,19 @@ def make_orders(seed: int, caps: tuple[int, ...], *, equal: bool = False) -> Ord
     )
 
 
-def make_values(rng: np.random.Generator, caps: tuple[int, ...], n_text: int) -> FittedValues:
+def make_values(
+    rng: np.random.Generator, caps: tuple[int, ...], n_text: int, rounds: Rounds = FREE
+) -> FittedValues:
     """Random regressions, of numbers that are saved exactly; lower prices have more to gain."""
-    n_numbers, size = n_described(len(caps), n_text), n_described(len(caps), n_text) + N_CURVES
-    n_positions = len(Grid(caps))
-    shapes: list[tuple[int, ...]] = [(n_numbers,), (n_numbers,), (1 + n_numbers,), (size,), (size,)]
-    shapes = [*shapes, (len(caps), 1 + size, len(PRICES))]
-    tables = [rng.normal(0.0, 0.3, (n_positions, *shape)) for shape in shapes]
+    shapes = table_shapes(Grid(caps), rounds, n_described(len(caps), n_text), len(PRICES))
+    tables = [rng.normal(0.0, 0.3, shapes[name]) for name in VALUE_TABLES]
     tables[-1] = 3 * tables[-1]
-    tables[-1][:, :, 0] += np.linspace(-0.5, 0.5, len(PRICES))
-    return FittedValues(caps, *(one.astype(np.float32).astype(np.float64) for one in tables))
+    tables[-1][:, :, :, 0] += np.linspace(-0.5, 0.5, len(PRICES))
+    found = (one.astype(np.float32).astype(np.float64) for one in tables)
+    return FittedValues(caps, rounds, *found)
 
 
-def make_table(rng: np.random.Generator, prior: Prior, n_samples: int) -> SequentialPolicy:
+def make_table(rng: np.random.Generator, prior: Prior, n_samples: int) -> VoteTable:
     """Vote states of random questions, of which every cell has some."""
     measures = []
     for share in np.linspace(0.3, 0.8, len(prior.cell_centre)):
@@ -87,21 +96,25 @@ def make_table(rng: np.random.Generator, prior: Prior, n_samples: int) -> Sequen
     names = ("mass", "correct_mass")
     both = [np.hstack([getattr(one, name) for one in measures]) for name in names]
     measure = StateMeasure(*(one.astype(np.float32).astype(np.float64) for one in both))
-    levels = make_levels(tuple(range(1, n_samples + 1)))
-    return SequentialPolicy(levels, prior, break_even_prices(measure).astype(np.float32), measure)
+    return VoteTable(break_even_prices(measure).astype(np.float32), measure)
 
 
 def make_levels_of_arms(caps: tuple[int, ...]) -> tuple[Level, ...]:
     return tuple(
         Level(f"{arm} × {n}", n, None if len(caps) == 1 else str(arm))
         for arm, cap in enumerate(caps)
-        for n in range(1, cap + 1)
+        for n in list_counts(cap)[1:]
     )
 
 
 def make_policy(
-    seed: int, caps: tuple[int, ...], n_table: int = 0, *, uniform: bool = False
-) -> CorrectedPolicy:
+    seed: int,
+    caps: tuple[int, ...],
+    n_table: int = 0,
+    *,
+    uniform: bool = False,
+    rounds: Rounds = FREE,
+) -> SequentialPolicy:
     """A policy with random tables; if ``uniform``, with a uniform choice at some prices."""
     rng = np.random.default_rng(seed)
     prior = Prior(
@@ -113,30 +126,46 @@ def make_policy(
     chosen = np.zeros((len(PRICES), 2), dtype=np.int64)
     if uniform:
         chosen[1], chosen[3] = (len(caps) - 1, caps[-1]), (0, 1)
-    return CorrectedPolicy(
+    return SequentialPolicy(
         arms=tuple(f"arm {i}" for i in range(len(caps))),
         levels=make_levels_of_arms(caps),
         confidence=equal_confidence(len(caps)),
         prior=prior,
         schedule=PriceSchedule(PRICES),
-        values=make_values(rng, caps, 2),
+        values=make_values(rng, caps, 2, rounds),
         uniform=chosen,
         sample_cost=tuple(np.linspace(1.0, 2.0, len(caps)).tolist()),
         table=make_table(rng, prior, n_table) if n_table else None,
     )
 
 
+class Walk(NamedTuple):
+    """Where one order ends, and in how many rounds."""
+
+    position: int
+    n_rounds: int
+
+
 def walk(
-    policy: CorrectedPolicy, orders: OrderedSamples, row: int, price: float, cell: int, key: int = 1
-) -> int:
-    """Ask ``next_level`` after every sample of one order, and return the position of the end."""
+    policy: SequentialPolicy,
+    orders: OrderedSamples,
+    row: int,
+    price: float,
+    cell: int = 0,
+    key: int = 1,
+) -> Walk:
+    """Ask ``next_level`` after every round of one order."""
+    values = policy.fitted
     start = np.cumsum((0, *policy.max_by_arm)).tolist()
     arm, answer, evidence = list[int](), list[int](), SampleEvidence([], [])
-    for _ in range(sum(policy.max_by_arm) + 1):
+    rounds_left = values.rounds.limit or 1000
+    for n_rounds in range(sum(policy.max_by_arm) + 1):
         known: dict[str, Any] = {"price": price, "key": key, "cell": cell}
-        found = policy.next_level(arm, answer, evidence, **known)
-        if found is None:
-            return policy.values.grid.find([arm.count(a) for a in range(len(policy.arms))])
+        left = rounds_left - n_rounds
+        found = policy.next_level(arm, answer, evidence, **known, rounds_left=left)
+        if found is None or left == 0:
+            position = values.grid.find([arm.count(a) for a in range(len(policy.arms))])
+            return Walk(position, n_rounds)
         level, total = found
         own = policy.arm_of_level(level)
         assert total > len(arm)
@@ -149,31 +178,43 @@ def walk(
     raise AssertionError("the policy does not stop")
 
 
-def check_two_forms(policy: CorrectedPolicy, orders: OrderedSamples) -> IntArray:
+def check_two_forms(policy: SequentialPolicy, orders: OrderedSamples) -> IntArray:
     """Compare decisions about single questions with those about all at once; return the ends."""
     cell = np.arange(N_ROWS) % len(policy.prior.cell_centre)
-    end = policy.find_ends(orders, cell)
-    assert end.shape == (N_ROWS, len(PRICES))
+    ends = policy.find_ends(orders, cell)
+    assert ends.position.shape == (N_ROWS, len(PRICES))
     for setting, price in enumerate(PRICES):
         for row in range(N_ROWS):
-            assert walk(policy, orders, row, price, int(cell[row])) == end[row, setting]
-    return end
+            found = walk(policy, orders, row, price, int(cell[row]))
+            assert found.position == ends.position[row, setting]
+            assert found.n_rounds == ends.n_rounds[row, setting]
+    return ends.position
 
 
-@settings(max_examples=12, deadline=None)
+def find(
+    policy: SequentialPolicy, orders: OrderedSamples, cell: IntArray | None = None
+) -> IntArray:
+    """Return the positions at which orders end."""
+    cell = np.zeros(N_ROWS, np.int64) if cell is None else cell
+    return policy.find_ends(orders, cell).position
+
+
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**16),
     shape=st.sampled_from(SHAPES),
     uniform=st.booleans(),
     equal=st.booleans(),
+    rounds=st.sampled_from([FREE, Rounds(1), Rounds(2), Rounds(3), Rounds(None, 0.5)]),
 )
 def test_one_decision_in_two_forms(
-    *, seed: int, shape: tuple[tuple[int, ...], int], uniform: bool, equal: bool
+    *, seed: int, shape: tuple[tuple[int, ...], int], uniform: bool, equal: bool, rounds: Rounds
 ) -> None:
     caps, n_table = shape
     if len(caps) > 1 and equal:
         return
-    policy = make_policy(seed, caps, n_table, uniform=uniform)
+    n_table = n_table if rounds.are_free else 0
+    policy = make_policy(seed, caps, n_table, uniform=uniform, rounds=rounds)
     check_two_forms(policy, make_orders(seed + 1, caps, equal=equal))
 
 
@@ -186,32 +227,34 @@ def test_one_decision_in_two_forms_where_answers_of_several_arms_are_tied() -> N
 @pytest.mark.parametrize(("caps", "n_table"), SHAPES)
 def test_these_policies_end_at_many_positions(caps: tuple[int, ...], n_table: int) -> None:
     """The comparison of both forms would mean little if all questions had the same end."""
-    end = make_policy(3, caps, n_table).find_ends(make_orders(4, caps), np.zeros(N_ROWS, np.int64))
+    end = find(make_policy(3, caps, n_table), make_orders(4, caps))
     assert len(np.unique(end)) > sum(caps) // 2
     assert (end > 0).all()  # one sample is always drawn
 
 
 def test_between_two_prices_each_question_takes_one_of_both() -> None:
     policy, orders = make_policy(5, (3, 3)), make_orders(6, (3, 3))
-    end, price = policy.find_ends(orders, np.zeros(N_ROWS, np.int64)), 0.018
+    end, price = find(policy, orders), 0.018
+    assert policy.schedule is not None
     chosen = [policy.schedule.select_one(price, key) for key in range(N_ROWS)]
     assert set(chosen) == {2, 3}
     for row, setting in enumerate(chosen):
-        assert walk(policy, orders, row, price, 0, key=row) == end[row, setting]
+        assert walk(policy, orders, row, price, key=row).position == end[row, setting]
 
 
 def test_uniform_choices_are_drawn_at_once_for_every_question() -> None:
     policy, orders = make_policy(7, (2, 3), uniform=True), make_orders(8, (2, 3))
-    found = policy.next_level([], [], SampleEvidence([], []), price=PRICES[1], key=1, cell=0)
-    assert found == (4, 3)
-    end = policy.find_ends(orders, np.zeros(N_ROWS, np.int64))
-    assert (end[:, 1] == policy.values.grid.find((0, 3))).all()
-    assert (end[:, 3] == policy.values.grid.find((1, 0))).all()
-    cell, setting = np.zeros(2, np.int64), np.array([1, 3])
-    assert policy.first_arms(cell, setting).tolist() == [1, 0]
+    known: dict[str, Any] = {"price": PRICES[1], "key": 1, "cell": 0, "rounds_left": 9}
+    assert policy.next_level([], [], SampleEvidence([], []), **known) == (4, 3)
+    end = find(policy, orders)
+    assert (end[:, 1] == policy.fitted.grid.find((0, 3))).all()
+    assert (end[:, 3] == policy.fitted.grid.find((1, 0))).all()
+    cell, keys = np.zeros((1, 1)), np.ones(1, np.uint64)
+    first = [policy.first_levels(PRICES[setting], cell, keys) for setting in (1, 3)]
+    assert [None if one is None else one.tolist() for one in first] == [[4], [0]]
 
 
-def fit_one(seed: int, *, signal: float) -> tuple[CorrectedPolicy, OrderedSamples]:
+def fit_one(seed: int, *, signal: float) -> tuple[SequentialPolicy, OrderedSamples]:
     """Fit a policy of one arm to orders, where ``signal`` is what log-odds tell of correctness."""
     caps = (5,)
     rng = np.random.default_rng(seed)
@@ -230,7 +273,7 @@ def fit_one(seed: int, *, signal: float) -> tuple[CorrectedPolicy, OrderedSample
         "sample_cost": (1.0,),
     }
     table = make_table(rng, prior, 4)
-    return fit_corrected(training, prior, every * 0, table, known), orders
+    return fit_advantages(training, prior, every * 0, table, known), orders
 
 
 def test_fitted_policy_decides_alike_in_both_forms() -> None:
@@ -251,34 +294,31 @@ def test_saved_policy_decides_alike(caps: tuple[int, ...], n_table: int, tmp_pat
         values=make_values(np.random.default_rng(1), caps, 0),
         table=other.table and make_table(np.random.default_rng(2), none, n_table),
     )
-    if policy.table is not None:
-        policy = replace(policy, table=replace(policy.table, pooled=pooled.table))
     policy = replace(policy, pooled=pooled)
     save_bundle(Bundle(policy), tmp_path / "bundle")
     again = load_bundle(tmp_path / "bundle").policy
-    assert isinstance(again, CorrectedPolicy)
+    assert isinstance(again, SequentialPolicy)
     assert again.pooled is not None
     assert (again.arms, again.levels) == (policy.arms, policy.levels)
     assert again.sample_cost == policy.sample_cost
-    cell, first = np.arange(N_ROWS) % N_CELLS, np.zeros(N_ROWS, np.int64)
-    assert (again.find_ends(orders, cell) == policy.find_ends(orders, cell)).all()
-    assert (again.pooled.find_ends(orders, first) == pooled.find_ends(orders, first)).all()
-    assert (policy.find_ends(orders, cell) != pooled.find_ends(orders, first)).any()
+    cell = np.arange(N_ROWS) % N_CELLS
+    assert (find(again, orders, cell) == find(policy, orders, cell)).all()
+    assert (find(again.pooled, orders) == find(pooled, orders)).all()
+    assert (find(policy, orders, cell) != find(pooled, orders)).any()
 
 
 def test_fitted_policy_decides_alike_after_its_tables_are_rounded(tmp_path: Any) -> None:
     policy, orders = fit_one(3, signal=1.0)
     save_bundle(Bundle(policy), tmp_path / "bundle")
     again = load_bundle(tmp_path / "bundle").policy
-    assert isinstance(again, CorrectedPolicy)
-    cell = np.zeros(N_ROWS, np.int64)
-    same = again.find_ends(orders, cell) == policy.find_ends(orders, cell)
+    assert isinstance(again, SequentialPolicy)
+    same = find(again, orders) == find(policy, orders)
     assert same.mean() > 0.99  # advantages that round to 0 may fall on either side
 
 
 def damage(change: Change, n_table: int = 0) -> PolicySpec:
     """Return a saved policy whose tables were changed."""
-    spec = corrected_to_spec(make_policy(1, (2,) if n_table else (2, 1), n_table))
+    spec = to_spec(make_policy(1, (2,) if n_table else (2, 1), n_table))
     tables = unpack_tables(spec.files[TABLES])
     change(tables)
     content = json.loads(json.dumps(spec.content))
@@ -305,7 +345,7 @@ def put(name: str, place: tuple[int, ...], value: float) -> Change:
 
 def test_tables_that_were_not_changed_are_read() -> None:
     for n_table in (0, 2):
-        corrected_from_spec(damage(lambda _: None, n_table))
+        from_spec(damage(lambda _: None, n_table))
 
 
 @pytest.mark.parametrize(
@@ -313,7 +353,7 @@ def test_tables_that_were_not_changed_are_read() -> None:
     [
         *(cut(f"value_{name}", axis) for name in ("mean", "scale", "chance") for axis in (0, 1)),
         *(cut(f"value_chance_{name}", axis) for name in ("mean", "scale") for axis in (0, 1)),
-        *(cut("value_advantage", axis) for axis in range(4)),
+        *(cut("value_advantage", axis) for axis in range(5)),
         cut("uniform"),
         cut("uniform", 1),
         cut("mean"),
@@ -323,7 +363,7 @@ def test_tables_that_were_not_changed_are_read() -> None:
         lambda tables: tables.update(cell_centre=np.zeros((0, 2), dtype=np.float32)),
         lambda tables: tables.update(cell_centre=np.zeros(3, dtype=np.float32)),
         lambda tables: tables.update(uniform=tables["uniform"] * 1.0),
-        put("value_advantage", (0, 0, 0, 0), np.nan),
+        put("value_advantage", (0, 0, 0, 0, 0), np.nan),
         put("value_chance", (1, 0), np.inf),
         put("cell_centre", (0, 0), np.nan),
         put("uniform", (0, 0), 2),
@@ -334,37 +374,38 @@ def test_tables_that_were_not_changed_are_read() -> None:
 )
 def test_damaged_tables_are_refused(change: Change) -> None:
     with pytest.raises(BundleError):
-        corrected_from_spec(damage(change))
+        from_spec(damage(change))
 
 
 @pytest.mark.parametrize("name", ["break_even_price", "mass", "correct_mass"])
 def test_damaged_tables_of_votes_are_refused(name: str) -> None:
     for axis in (0, 1):
         with pytest.raises(BundleError):
-            corrected_from_spec(damage(cut(f"table_{name}", axis), 2))
+            from_spec(damage(cut(name, axis), 2))
     with pytest.raises(BundleError, match="finite"):
-        corrected_from_spec(damage(put(f"table_{name}", (0, 0), np.nan), 2))
+        from_spec(damage(put(name, (0, 0), np.nan), 2))
     with pytest.raises(BundleError, match="damaged"):
-        corrected_from_spec(damage(lambda tables: tables.pop(f"table_{name}"), 2))
+        from_spec(damage(lambda tables: tables.pop(name), 2))
 
 
 @pytest.mark.parametrize("n_samples", [-1, 1, 3, 17])
 def test_table_of_votes_must_have_its_number_of_samples(n_samples: int) -> None:
     spec = damage(lambda _: None, 2)
     content = {**spec.content, "table_samples": n_samples}
-    with pytest.raises(BundleError, match=rf"{n_samples} (samples|levels)"):
-        corrected_from_spec(PolicySpec(spec.levels, content, dict(spec.files)))
+    with pytest.raises(BundleError, match=rf"{n_samples} samples"):
+        from_spec(PolicySpec(spec.levels, content, dict(spec.files)))
 
 
 @pytest.mark.parametrize(
     ("entry", "value", "message"),
     [
-        ("max_samples", [100, 100], "cannot have"),
+        ("max_samples", [10**6, 10**6], "cannot have"),
         ("max_samples", [0, 3], "cannot have"),
         ("max_samples", [3], "cannot have"),
         ("max_samples", [2, 2], "levels"),
         ("prices", [0.5, 0.1], "prices"),
-        ("table_samples", 2, "one arm"),
+        ("max_rounds", 0, "rounds"),
+        ("max_rounds", 2, "prices"),
         ("arm_cost", [1.0, 0.0], "costs"),
     ],
 )
@@ -372,7 +413,24 @@ def test_entries_that_do_not_fit_the_tables_are_refused(
     entry: str, value: object, message: str
 ) -> None:
     spec = damage(lambda _: None)
+    content = {**spec.content, "values": {**spec.content["values"], entry: value}}
     with pytest.raises(BundleError, match=message):
-        corrected_from_spec(
-            PolicySpec(spec.levels, {**spec.content, entry: value}, dict(spec.files))
-        )
+        from_spec(PolicySpec(spec.levels, content, dict(spec.files)))
+
+
+def test_a_table_of_votes_is_of_one_arm() -> None:
+    spec = damage(lambda _: None)
+    with pytest.raises(BundleError, match="one arm"):
+        from_spec(PolicySpec(spec.levels, {**spec.content, "table_samples": 2}, dict(spec.files)))
+
+
+def test_rounds_take_as_long_as_their_slowest_samples() -> None:
+    """One sample at a time takes the sum; everything in one round takes the largest."""
+    orders = make_orders(4, (6,))
+    latency_s = np.random.default_rng(0).uniform(1.0, 2.0, orders.label.shape)
+    cell = np.zeros(N_ROWS, np.int64)
+    for rounds, combine in ((FREE, np.sum), (Rounds(1), np.max)):
+        ends = make_policy(3, (6,), rounds=rounds).find_ends(orders, cell, latency_s)
+        assert ends.latency_s is not None
+        for row, n in enumerate(ends.position[:, 2].tolist()):
+            assert ends.latency_s[row, 2] == pytest.approx(combine(latency_s[row, :n]))
