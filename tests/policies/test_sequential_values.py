@@ -352,7 +352,6 @@ def test_tables_that_were_not_changed_are_read() -> None:
     "change",
     [
         *(cut(f"value_{name}", axis) for name in ("mean", "scale", "chance") for axis in (0, 1)),
-        *(cut(f"value_chance_{name}", axis) for name in ("mean", "scale") for axis in (0, 1)),
         *(cut("value_advantage", axis) for axis in range(5)),
         cut("uniform"),
         cut("uniform", 1),

@@ -83,8 +83,6 @@ def fit_advantages(
     described, samples, own = _describe(training, prior, cell, n_orders)
     fit = _Fit(training, prior, table, known)
     policy = fit.fit(described, samples, own)
-    if len(policy.arms) == 1:
-        return policy
     question = np.repeat(np.arange(len(training.train)), n_orders)
     used = np.tile(np.arange(n_orders) < FOLD_ORDERS, len(training.train))
     fold = assign_folds(number_by_appearance(training.group), FOLDS)[question]

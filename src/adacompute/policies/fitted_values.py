@@ -53,7 +53,7 @@ N_CURVES = 3
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Steps of an arm that can be taken at once where rounds are limited or cost something."""
 
-TABLES = ("chance_mean", "chance_scale", "chance", "mean", "scale", "advantage")
+TABLES = ("chance", "mean", "scale", "advantage")
 
 Exact = Callable[["IntArray", int], "FloatArray | float"]
 """Returns the exact advantages of rows at a number of samples, (rows, K), where they are known."""
@@ -89,16 +89,14 @@ def n_described(n_arms: int, n_text: int) -> int:
 class FittedValues:
     """Regressions of every position, in the order of the ``Grid`` of ``max_samples``; P positions.
 
-    ``chance`` (P, 1 + Y) are intercept and slopes of the chance of being right, on numbers with
-    ``chance_mean`` and ``chance_scale`` (P, Y). ``advantage`` (R, P, A, 1 + X, K) are those of each
-    of the A ``actions``, on numbers with ``mean`` and ``scale`` (P, X): with 1, 2, … rounds left if
-    ``rounds`` are limited, else R is 1.
+    All are on numbers with ``mean`` and ``scale`` (P, X): Y that describe the question, and curves
+    of its chance of being right. ``chance`` (P, 1 + Y) are intercept and slopes of that chance, and
+    ``advantage`` (R, P, A, 1 + X, K) those of each of the A ``actions``: with 1, 2, … rounds left
+    if ``rounds`` are limited, else R is 1.
     """
 
     max_samples: tuple[int, ...]
     rounds: Rounds
-    chance_mean: FloatArray
-    chance_scale: FloatArray
     chance: FloatArray
     mean: FloatArray
     scale: FloatArray
@@ -121,33 +119,45 @@ class FittedValues:
         last = self.grid.steps.max(axis=0)
         return np.asarray(self.grid.steps[:, arm] + steps <= last[arm])
 
-    def log_odds(self, position: int, numbers: FloatArray) -> FloatArray:
-        """Return the log-odds of the vote being right, from vectors with their text."""
-        standard = _standardise(numbers, self.chance_mean[position], self.chance_scale[position])
-        table = self.chance[position]
-        return _clip(standard @ table[1:] + table[0], MAX_LOG_ODDS)
+    @cached_property
+    def _by_setting(self) -> FloatArray:
+        """``advantage`` with the coefficients of one price next to each other."""
+        return np.ascontiguousarray(self.advantage.transpose(0, 1, 4, 2, 3))
 
     def advantages(
         self, position: int, vector: FloatArray, text: FloatArray, table: int = 0
     ) -> FloatArray:
         """Return what each action adds, (A, M, K), without exact tables; −∞ if it is impossible."""
-        own = self.advantage[table, position]
-        found = self._design(position, vector, text) @ own[:, 1:] + own[:, :1]
+        found = self.design(position, vector, text) @ self.advantage[table, position]
         return np.where(self.is_open[position][:, None, None], found, -np.inf)
 
     def advantages_of_one(
         self, position: int, vector: FloatArray, text: FloatArray, setting: int, table: int = 0
     ) -> FloatArray:
         """Return what each action adds for one question at one of the prices, (A,)."""
-        own = self.advantage[table, position, :, :, setting]
-        found = own[:, 1:] @ self._design(position, vector, text) + own[:, 0]
+        design = self.design(position, vector, text)
+        found = self._by_setting[table, position, setting] @ design
         found[~self.is_open[position]] = -np.inf
         return np.asarray(found)
 
-    def _design(self, position: int, vector: FloatArray, text: FloatArray) -> FloatArray:
-        numbers = _with_text(vector, text)
-        numbers = _add_curves(numbers, self.log_odds(position, numbers))
-        return _standardise(numbers, self.mean[position], self.scale[position])
+    def design(self, position: int, vector: FloatArray, text: FloatArray) -> FloatArray:
+        """Return what advantages are linear in, for many questions or for one: 1, then X numbers.
+
+        A text counts alone and times the log-odds of the leader's best sample. Curves of the chance
+        of being right are there because sure and hopeless questions need no samples.
+        """
+        mean, scale, chance = self.mean[position], self.scale[position], self.chance[position]
+        full = np.empty((*vector.shape[:-1], len(mean) + 1))
+        full[..., 0] = 1.0
+        numbers, curves = full[..., 1:-N_CURVES], full[..., -N_CURVES:]
+        n, n_text = vector.shape[-1], text.shape[-1]
+        numbers[..., :n] = vector
+        numbers[..., n : n + n_text] = text
+        np.multiply(text, vector[..., [LEADER]], out=numbers[..., n + n_text :])
+        _standardise(numbers, mean[:-N_CURVES], scale[:-N_CURVES])
+        _add_curves(curves, full[..., :-N_CURVES] @ chance)
+        _standardise(curves, mean[-N_CURVES:], scale[-N_CURVES:])
+        return full
 
 
 def list_actions(grid: Grid, rounds: Rounds) -> list[tuple[int, int]]:
@@ -163,8 +173,6 @@ def table_shapes(
     size, n_positions = n_numbers + N_CURVES, len(grid)
     n_actions = len(list_actions(grid, rounds))
     return {
-        "chance_mean": (n_positions, n_numbers),
-        "chance_scale": (n_positions, n_numbers),
         "chance": (n_positions, 1 + n_numbers),
         "mean": (n_positions, size),
         "scale": (n_positions, size),
@@ -172,30 +180,20 @@ def table_shapes(
     }
 
 
-def _with_text(vector: FloatArray, text: FloatArray) -> FloatArray:
-    """Add what the text says, alone and times the log-odds of the leader's best sample."""
-    if not text.shape[-1]:
-        return vector
-    return np.concatenate([vector, text, text * vector[..., [LEADER]]], axis=-1)
-
-
-def _add_curves(numbers: FloatArray, log_odds: FloatArray) -> FloatArray:
-    """Add functions of the chance of being right: sure and hopeless questions need no samples."""
+def _add_curves(curves: FloatArray, log_odds: FloatArray) -> None:
+    """Fill in functions of the log-odds of being right."""
+    log_odds = np.minimum(np.maximum(log_odds, -MAX_LOG_ODDS), MAX_LOG_ODDS)
     chance = 1 / (1 + np.exp(-log_odds))
-    longer = np.empty((*numbers.shape[:-1], numbers.shape[-1] + N_CURVES))
-    longer[..., :-N_CURVES] = numbers
-    longer[..., -3], longer[..., -2] = chance, chance * (1 - chance)
-    longer[..., -1] = log_odds * log_odds
-    return longer
+    curves[..., 0], curves[..., 1] = chance, chance * (1 - chance)
+    curves[..., 2] = log_odds * log_odds
 
 
-def _clip(numbers: FloatArray, limit: float) -> FloatArray:
-    """Return numbers between −limit and limit; ``np.clip`` takes five times as long for a few."""
-    return np.asarray(np.minimum(np.maximum(numbers, -limit), limit))
-
-
-def _standardise(numbers: FloatArray, mean: FloatArray, scale: FloatArray) -> FloatArray:
-    return _clip((numbers - mean) * scale, CLIP)
+def _standardise(numbers: FloatArray, mean: FloatArray, scale: FloatArray) -> None:
+    """Standardise numbers in place; ``np.clip`` takes five times as long for a few."""
+    numbers -= mean
+    numbers *= scale
+    np.maximum(numbers, -CLIP, out=numbers)
+    np.minimum(numbers, CLIP, out=numbers)
 
 
 def _spread(numbers: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -316,19 +314,22 @@ class _Fit:
     def _make_design(self, position: int) -> FloatArray:
         """Fit the chance of being right, and return what advantages are linear in."""
         fitted, described = self.fitted, self.described
-        numbers = _with_text(described.vectors[position], described.text)
-        mean, scale = _spread(numbers)
-        fitted.chance_mean[position], fitted.chance_scale[position] = mean, scale
-        fitted.chance[position] = fit_logistic(
-            _standardise(numbers, mean, scale),
+        vector, text = described.vectors[position], described.text
+        raw = np.concatenate([vector, text, text * vector[:, [LEADER]]], axis=1)
+        mean, scale = _spread(raw)
+        fitted.mean[position, :-N_CURVES], fitted.scale[position, :-N_CURVES] = mean, scale
+        _standardise(raw, mean, scale)
+        fitted.chance[position] = chance = fit_logistic(
+            raw,
             described.correct[:, position],
             ridge=CHANCE_PENALTY,
             weight=described.weight,
         )
-        numbers = _add_curves(numbers, fitted.log_odds(position, numbers))
-        mean, scale = _spread(numbers)
-        fitted.mean[position], fitted.scale[position] = mean, scale
-        return np.column_stack([np.ones(len(numbers)), _standardise(numbers, mean, scale)])
+        curves = np.empty((len(raw), N_CURVES))
+        _add_curves(curves, raw @ chance[1:] + chance[0])
+        mean, scale = _spread(curves)
+        fitted.mean[position, -N_CURVES:], fitted.scale[position, -N_CURVES:] = mean, scale
+        return fitted.design(position, vector, text)
 
     def _add_penalty(self, design: FloatArray, *, has_exact: bool) -> FloatArray:
         """Return the matrix of the ridge regression."""
