@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.types import FloatArray, IntArray
+from adacompute.evaluation import experiment as experiment_module
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import POLICY_FACTORIES, find_factory
 from adacompute.evaluation.held_out import (
@@ -112,19 +113,48 @@ def test_held_out_cost_never_falls_along_the_settings(fitted: FittedPolicy) -> N
 
 def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(experiment: Experiment) -> None:
     seen: list[IntArray] = []
+    one_assignment = replace(experiment, max_assignments=1)
     fold = assign_folds(experiment.pool.group, 5, seed=experiment.seed)
 
     def factory(given: Experiment, train: IntArray) -> FittedPolicy:
         seen.append(train)
         return POLICY_FACTORIES["mixture"](given, train)
 
-    curve = score_held_out(experiment, factory)
+    curve = score_held_out(one_assignment, factory)
     assert len(seen) == len(curve.folds) == 5
     for f, train in enumerate(seen):
         assert train.tolist() == np.flatnonzero(fold != f).tolist()
         assert curve.folds[f].held_out.tolist() == np.flatnonzero(fold == f).tolist()
     held_out = np.concatenate([one.held_out for one in curve.folds])
     assert sorted(held_out.tolist()) == list(range(len(experiment.pool)))
+
+
+def test_a_curve_is_the_mean_of_several_fold_assignments(telling: Experiment) -> None:
+    factory = find_factory("sequential")
+    seeds = [telling.seed + 101 * i for i in range(3)]
+    group = telling.pool.group
+    splits = [split_folds(assign_folds(group, 5, seed=seed)) for seed in seeds]
+    alone = [score_held_out(telling, factory, one) for one in splits]
+    curve = score_held_out(telling, factory)
+    assert curve.n_assignments == telling.n_assignments == 3
+    assert [one.n_assignments for one in alone] == [1, 1, 1]
+    own = [one.at(3.0).result for one in alone]
+    mean = curve.at(3.0).result
+    np.testing.assert_allclose(mean.accuracy, np.mean([one.accuracy for one in own], axis=0))
+    np.testing.assert_allclose(mean.cost, np.mean([one.cost for one in own], axis=0))
+    spread = np.var([one.cost for one in own], axis=0)
+    within = np.mean([one.cost_variance for one in own], axis=0)
+    np.testing.assert_allclose(mean.cost_variance, within + spread)
+    assert spread.max() > 0
+    assert curve.read(3.0).cost == pytest.approx(3.0)
+
+
+def test_many_questions_are_assigned_once(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert experiment.n_assignments == 3
+    monkeypatch.setattr(experiment_module, "MAX_ASSIGNED", len(experiment.pool) - 1)
+    assert experiment.n_assignments == 1
 
 
 def test_answers_of_held_out_questions_change_only_their_accuracy(telling: Experiment) -> None:

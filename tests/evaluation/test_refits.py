@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -9,10 +10,11 @@ from functools import cache
 import numpy as np
 import pytest
 
+from adacompute.core.types import IntArray
 from adacompute.evaluation import refits as refits_module
-from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.held_out import HeldOutCurve, score_held_out
+from adacompute.evaluation.held_out import CurvePoint, HeldOutCurve, score_held_out
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.refits import N_PARTS, RefitVariance, score_refits
@@ -36,14 +38,19 @@ def mixture_of(experiment: Experiment) -> HeldOutCurve:
     return score_held_out(experiment, find_factory("mixture"))
 
 
+def read_point(experiment: Experiment, factory: PolicyFactory) -> CurvePoint:
+    return score_held_out(experiment, factory).read(3.0)
+
+
 def mean_variance(
     experiment_of: Callable[..., Experiment], size: int, n_seeds: int
 ) -> RefitVariance:
     found = []
     for seed in range(n_seeds):
         experiment = experiment_of(size, seed)
-        refits = score_refits(experiment, find_factory("retry"))
-        found.append(refits.variance(3.0, mixture_of(experiment), 3.0))
+        factory = find_factory("retry")
+        refits, point = score_refits(experiment, factory), read_point(experiment, factory)
+        found.append(refits.variance(point, mixture_of(experiment)))
     return RefitVariance(*np.mean(found, axis=0).tolist())
 
 
@@ -83,9 +90,11 @@ def test_a_policy_that_is_not_fitted_has_no_variance(
     experiment = experiment_of(90)
     mixture = mixture_of(experiment)
     refits = score_refits(experiment, find_factory("random"))
+    curve = score_held_out(experiment, find_factory("random"))
     for cost in (1.0, 3.0, 8.0):
-        assert refits.variance(cost, mixture, cost).cost == 0
-        assert refits.variance(cost, mixture, cost).gain == pytest.approx(0.0, abs=1e-12)
+        found = refits.variance(curve.read(cost), mixture)
+        assert found.cost == 0
+        assert found.gain == pytest.approx(0.0, abs=1e-12)
 
 
 def test_of_many_questions_some_are_split_and_the_variance_is_scaled(
@@ -98,10 +107,11 @@ def test_of_many_questions_some_are_split_and_the_variance_is_scaled(
     assert some.part.shape == (3, 90)
     assert some.n_groups == 180
     whole = replace(some, n_groups=90)
-    for scaled, own in zip(
-        some.variance(3.0, mixture, 3.0), whole.variance(3.0, mixture, 3.0), strict=True
-    ):
-        assert scaled == pytest.approx(own / 2)
+    point = read_point(experiment, find_factory("sequential"))
+    scaled, own = some.variance(point, mixture), whole.variance(point, mixture)
+    assert scaled.cost == pytest.approx(own.cost / 2)
+    assert scaled.gain == pytest.approx(own.gain / 2)
+    assert scaled.growth == 0  # so many questions that it makes no difference
 
 
 @pytest.mark.nightly
@@ -117,8 +127,9 @@ def test_the_variance_is_that_of_fits_to_new_questions(
         result = target.replay.run(final.policy, final.prices)
         cost, accuracy = result.cost.mean(axis=0), result.accuracy.mean(axis=0)
         gain.append(np.interp(3.0, np.maximum.accumulate(cost), accuracy))
-        refits = score_refits(experiment, find_factory("sequential"))
-        estimated.append(refits.variance(3.0, mixture_of(experiment), 3.0).gain)
+        factory = find_factory("sequential")
+        refits, point = score_refits(experiment, factory), read_point(experiment, factory)
+        estimated.append(refits.variance(point, mixture_of(experiment)).gain)
     true = float(np.var(gain, ddof=1))
     # Fits to a third of the questions vary by more than three times as much, so it is cautious.
     assert 0.5 * true < np.mean(estimated) < 12 * true
@@ -137,6 +148,7 @@ def test_intervals_are_wider_by_the_variance_of_refitting(
     assert without.value == gain.value
     assert without.high - without.low < gain.high - gain.low
     wide, bare = ((g.high - g.value) ** 2 for g in (gain, without))
+    wide = (math.sqrt(wide) - max(0.0, refit.growth)) ** 2
     assert wide / bare == pytest.approx(
         1 + refit.gain / (bare / 1.987**2), rel=0.01
     )  # 1.987: Student's t with 89 degrees of freedom
@@ -161,4 +173,32 @@ def test_two_policies_are_compared_at_equal_cost(experiment_of: Callable[..., Ex
     mixture = score_policy(experiment, "mixture")
     gain = retry.gain(retry.curve.read(3.0))
     one = retry.difference(mixture, [3.0])
-    assert (one.low, one.value, one.high) == pytest.approx((gain.low, gain.value, gain.high))
+    assert (one.low, one.value) == pytest.approx((gain.low, gain.value))
+    growth = max(0.0, retry.refit_variance(retry.curve.read(3.0)).growth)
+    assert gain.high == pytest.approx(one.high + growth)
+
+
+LOST = 6.0
+
+
+def learn_by_number(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Return a policy that lacks ``LOST`` correct answers per training question."""
+    fixed = find_factory("fixed")(experiment, train)
+    assert fixed.known is not None
+    accuracy = fixed.known.accuracy * 0 + 0.9 - LOST / len(train)
+    return replace(fixed, known=replace(fixed.known, accuracy=accuracy))
+
+
+def test_a_fit_to_all_questions_gains_more_than_those_of_the_folds(
+    experiment_of: Callable[..., Experiment],
+) -> None:
+    experiment = experiment_of(180)
+    score = score_policy(experiment, learn_by_number)
+    point = score.curve.read(4.0)
+    missing = LOST / 144 - LOST / 180
+    found = score.refit_variance(point)
+    assert found.growth == pytest.approx(missing, rel=1e-6)
+    gain, narrow = score.gain(point), replace(score)
+    narrow.__dict__["refits"] = None
+    assert gain.value == narrow.gain(point).value
+    assert gain.high > narrow.gain(point).high + missing * 0.999

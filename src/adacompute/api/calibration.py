@@ -21,7 +21,7 @@ from adacompute.api.progress import Progress, read_progress
 from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
-from adacompute.evaluation.pool import describe_copies
+from adacompute.evaluation.pool import describe_assignments, describe_copies
 from adacompute.evaluation.saving_text import (
     describe_advice,
     describe_recorded,
@@ -41,6 +41,13 @@ if TYPE_CHECKING:
     from adacompute.evaluation.experiment import FittedPolicy
     from adacompute.policies.policy import Policy
 
+
+RENAMED = {
+    "n_questions": "questions",
+    "n_independent": "independent_questions",
+    "n_assignments": "fold_assignments",
+}
+"""Fields of a calibration that are called otherwise in JSON."""
 
 MIN_SHOWN = 0.0005
 """Gains below this are 0.0 points when they are printed."""
@@ -93,6 +100,7 @@ class Calibration(Tabular):
     margin: float
     n_questions: int
     n_independent: int
+    n_assignments: int
     horizon: int | None
     max_rounds: int | None
     retry_gain: float
@@ -116,12 +124,13 @@ class Calibration(Tabular):
             advice = f"Advice: {describe_advice(self.today, self.unit)}."
             saving = [f"{name_verdict(self.today)} {first}", *rest, advice]
         copies = describe_copies(self.n_questions, self.n_independent)
+        mean = describe_assignments(self.n_assignments)
         lines = [
             self._title(),
             *saving,
             f"verdict   {self.verdict}: {self.advice}",
             f"gain      {gain:+.1f} points ({low:+.1f} to {high:+.1f}) over the best mixture",
-            f"accuracy  {self.accuracy:.3f} on {self.n_questions}{copies} held-out questions",
+            f"accuracy  {self.accuracy:.3f} on {self.n_questions}{copies} held-out questions{mean}",
             f"cost      {self.cost:.4g} {self.unit} per question {interval}, at price {price}",
         ]
         if self.questions_needed:
@@ -199,6 +208,6 @@ def calibrate(
     if policy is not estimator and hasattr(policy, "fit"):
         policy.frontier_ = frontier  # type: ignore[union-attr]  # of another base class
     about: dict[str, Any] = {"policy": estimator.row_name, "unit": samples.unit}
-    for new, old in (("n_questions", "questions"), ("n_independent", "independent_questions")):
+    for new, old in RENAMED.items():
         about[new] = found.pop(old)
     return Calibration(**about, frontier=frontier, **found)

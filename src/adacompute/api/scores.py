@@ -20,7 +20,7 @@ from adacompute.api.tables import Tabular
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation import scores as held_out
-from adacompute.evaluation.pool import describe_copies
+from adacompute.evaluation.pool import describe_assignments, describe_copies
 from adacompute.evaluation.today import read_today
 from adacompute.policies.policy import Policy
 from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
@@ -34,7 +34,8 @@ class Scores(Tabular):
 
     ``rows`` holds one dictionary per policy and budget; all shares are fractions. ``headroom`` is
     the share of the static oracle's gain over the mixture that the policy recovers. ``n_imputed``
-    counts likely samples that were added where questions have few. ``today`` says for each policy
+    counts likely samples that were added where questions have few. Accuracies are means over
+    ``n_assignments`` random assignments of questions to folds. ``today`` says for each policy
     what it saves, compared with what is run now.
     """
 
@@ -44,6 +45,7 @@ class Scores(Tabular):
     n_independent: int
     n_excluded: int
     n_imputed: int
+    n_assignments: int
     samples_per_question: int
     levels: tuple[int, ...]
     levels_excluded: tuple[int, ...]
@@ -56,11 +58,12 @@ class Scores(Tabular):
 
     def _title(self) -> str:
         copies = describe_copies(self.n_questions, self.n_independent)
+        mean = describe_assignments(self.n_assignments)
         imputed = f" ({self.n_imputed} of all imputed)" if self.n_imputed else ""
         capped = f"; headroom with at most {self._largest_kept()}" if self.levels_excluded else ""
         return (
             f"Scores on {self.n_questions}{copies} held-out questions, {self.samples_per_question} "
-            f"samples each{imputed}; budgets in {self.unit} per question{capped}"
+            f"samples each{imputed}{mean}; budgets in {self.unit} per question{capped}"
         )
 
     def _largest_kept(self) -> int:

@@ -92,9 +92,10 @@ def describe_questions(result: Result, noun: str = "") -> str:
     total: int = result["questions"]
     count = format_amount(total, noun) if noun else format_value(total)
     independent: int = result.get("independent_questions", total)
-    from adacompute.evaluation.pool import describe_copies
+    from adacompute.evaluation.pool import describe_assignments, describe_copies
 
     count += describe_copies(total, independent)
+    count += describe_assignments(result.get("fold_assignments", 1))
     if "subsample_of" in result:
         count = f"{count}, a subsample by hash of {result['subsample_of']:,}"
     return count

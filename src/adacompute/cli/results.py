@@ -215,7 +215,10 @@ def print_fit(result: Result) -> None:
 def print_scores(result: Result) -> None:
     """Print the scores of each policy at each budget, one table per quantity."""
     dropped = ", unparsed samples removed" if result["drop_unparsed"] else ""
-    title = f"Accuracy by mean budget in {result['unit']}, held-out questions{dropped}"
+    from adacompute.evaluation.pool import describe_assignments
+
+    mean = describe_assignments(result["fold_assignments"])
+    title = f"Accuracy by mean budget in {result['unit']}, held-out questions{mean}{dropped}"
     if result["today"]:
         print_savings(result["today"], result["unit"])
     print_by_budget(title, result["rows"], _accuracy)

@@ -43,7 +43,10 @@ N_PERMUTATIONS = 40
 MIN_ORDERS, MAX_ORDERS = 4, 400_000
 """Random orders of each question, and of all questions, where arms or confidence are used."""
 
-MAX_REFILLED = 16
+N_ASSIGNMENTS, MAX_ASSIGNED = 3, 4096
+"""Assignments of questions to folds that scores are means of; one suffices for more questions."""
+
+MAX_REFILLED = 32
 """Experiments with samples imputed from other training questions that are kept in memory."""
 
 DEFAULT_ARM = "default"
@@ -54,6 +57,7 @@ class Experiment:
     """What all factories share: the pool, its levels, and the random orders of its samples.
 
     Without ``use_confidence``, what was recorded about the confidence of samples is ignored.
+    Questions are assigned to folds ``max_assignments`` times, or once if there are many.
     ``kept`` is where results are kept that other processes may need.
     """
 
@@ -67,6 +71,7 @@ class Experiment:
     draft: bool = False
     max_rounds: int = UNLIMITED_ROUNDS
     use_confidence: bool = True
+    max_assignments: int = N_ASSIGNMENTS
     kept: KeptResults | None = field(default=None, repr=False, compare=False)
     _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, repr=False)
     scores: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -104,6 +109,11 @@ class Experiment:
                 del self._refilled[next(iter(self._refilled))]
             self._refilled[key] = replace(self, pool=self.pool.refill(train), _rule_results={})
         return self._refilled[key]
+
+    @property
+    def n_assignments(self) -> int:
+        """How many assignments of questions to folds scores are means of."""
+        return self.max_assignments if len(self.pool) <= MAX_ASSIGNED else 1
 
     @cached_property
     def table(self) -> UtilityTable:

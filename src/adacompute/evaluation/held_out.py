@@ -5,6 +5,8 @@ questions and replayed at falling prices. The mean cost of the *training* questi
 the same training cost means another price in each fold, because every fit is different. The
 held-out questions of all folds together give the cost and the accuracy of a setting. A budget is
 read at the setting whose held-out mean cost is the budget; between two prices, they are mixed.
+Questions are split into folds several times, and what a question gets is the mean of its
+assignments: one assignment alone moves the scores of a hundred questions by half a point.
 
 This is the only way in which a policy is scored: `evaluate`, `calibrate` and `report` read the same
 curve. It does not judge whether a policy is worth using.
@@ -35,6 +37,9 @@ Split = tuple["IntArray", "IntArray"]
 FITTED_TO_BUDGETS = {"adacompute.evaluation.factories.make_router"}
 """Functions that fit a policy to the budgets of the experiment; others do not read them."""
 
+ASSIGNMENT_SEEDS = 101
+"""Difference between the seeds of two assignments, so that those of two experiments differ."""
+
 PARTS = ("prices", "training_cost", "held_out")
 """Arrays of a fold besides its results."""
 
@@ -58,19 +63,20 @@ class FoldResult:
     result: ReplayResult
     is_stepped: bool = False
 
-    def locate(self, setting: float) -> tuple[int, float]:
-        """Return the first price of the mixture that costs this much, and the next one's share."""
+    def locate(self, settings: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Return the first price of the mixtures that cost this much, and the next one's share."""
         cost = self.training_cost
         if self.is_stepped:
-            fits = int(np.searchsorted(cost, setting * (1 + 1e-9), side="right")) - 1
-            return max(fits, 0), 0.0
-        position = float(np.interp(setting, cost, np.arange(len(cost))))
-        first = min(int(position), len(cost) - 1)
+            fits = np.searchsorted(cost, settings * (1 + 1e-9), side="right") - 1
+            return np.maximum(fits, 0), np.zeros(len(settings))
+        position = np.interp(settings, cost, np.arange(len(cost)))
+        first = np.minimum(position.astype(np.int64), len(cost) - 1)
         return first, position - first
 
     def at(self, setting: float) -> ReplayResult:
         """Return the results of the held-out questions at a setting."""
-        return self.result.mix(*self.locate(setting))
+        (first,), (share,) = self.locate(np.array([setting]))
+        return self.result.mix(int(first), float(share))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +99,10 @@ class CurvePoint:
 
 @dataclass(frozen=True, eq=False)
 class HeldOutCurve:
-    """The results of a policy at all settings; each question is held out exactly once."""
+    """The results of a policy at all settings.
+
+    Each question is held out exactly once in each assignment of questions to folds.
+    """
 
     folds: tuple[FoldResult, ...]
     group: KeyArray
@@ -106,6 +115,11 @@ class HeldOutCurve:
         """Whether the policy has no settings between its prices."""
         return self.folds[0].is_stepped
 
+    @property
+    def n_assignments(self) -> int:
+        """How often each question is held out."""
+        return sum(len(fold.held_out) for fold in self.folds) // max(1, len(self))
+
     @cached_property
     def settings(self) -> FloatArray:
         """Rising settings between which cost and accuracy are linear."""
@@ -116,13 +130,12 @@ class HeldOutCurve:
         """Mean held-out cost and accuracy at each of the settings."""
         totals = np.zeros((2, len(self.settings)))
         for fold in self.folds:
-            by_price = fold.result.cost.sum(axis=0), fold.result.accuracy.sum(axis=0)
-            for i, setting in enumerate(self.settings.tolist()):
-                first, share = fold.locate(setting)
-                after = min(first + 1, len(by_price[0]) - 1)
-                for total, value in zip(totals, by_price, strict=True):
-                    total[i] += value[first] * (1 - share) + value[after] * share
-        return totals[0] / len(self), totals[1] / len(self)
+            first, share = fold.locate(self.settings)
+            after = np.minimum(first + 1, len(fold.training_cost) - 1)
+            by_price = np.stack([fold.result.cost.sum(axis=0), fold.result.accuracy.sum(axis=0)])
+            totals += by_price[:, first] * (1 - share) + by_price[:, after] * share
+        cost, accuracy = totals / (len(self) * self.n_assignments)
+        return cost, accuracy
 
     @cached_property
     def cost(self) -> FloatArray:
@@ -169,11 +182,15 @@ class HeldOutCurve:
 def score_held_out(
     experiment: Experiment, factory: PolicyFactory, splits: Sequence[Split] | None = None
 ) -> HeldOutCurve:
-    """Fit a policy on the training questions of each fold and score it on the held-out ones."""
+    """Fit a policy on the training questions of each fold and score it on the held-out ones.
+
+    Without ``splits``, these are the folds of all assignments of the experiment.
+    """
     group = experiment.pool.group
     if splits is not None:
         return HeldOutCurve(tuple(replay_splits(experiment, factory, splits)), group)
-    splits = split_folds(assign_folds(group, N_FOLDS, seed=experiment.seed))
+    seeds = [experiment.seed + ASSIGNMENT_SEEDS * i for i in range(experiment.n_assignments)]
+    splits = [one for seed in seeds for one in split_folds(assign_folds(group, N_FOLDS, seed=seed))]
     return HeldOutCurve(recall_splits(experiment, experiment, factory, splits, "folds"), group)
 
 

@@ -23,15 +23,22 @@ from adacompute.policies.router import max_regret
 def score_imitation(experiment: Experiment, curve: HeldOutCurve, budget: float) -> dict[str, Any]:
     """Compare the held-out choices of a router at a budget with the oracle at the same budget.
 
-    The choices of each fold are those at the nearest of its prices. Utilities are exact.
+    The choices of each fold are those at the nearest of its prices. Utilities are exact. The
+    measures are means over the assignments of questions to folds.
     """
     setting, oracle = curve.find_setting(budget), solve(experiment.table, budget)
-    choice = np.zeros(len(curve), dtype=np.int64)
-    for fold in curve.folds:
-        nearest = round(sum(fold.locate(setting)))
-        n_samples = np.rint(fold.result.n_samples[:, nearest]).astype(np.int64)
-        choice[fold.held_out] = np.searchsorted(np.asarray(experiment.levels), n_samples)
-    return measure_imitation(experiment.table, choice, oracle.choice, oracle.price, budget)
+    n_folds, found = len(curve.folds) // curve.n_assignments, []
+    for start in range(0, len(curve.folds), n_folds):
+        choice = np.zeros(len(curve), dtype=np.int64)
+        for fold in curve.folds[start : start + n_folds]:
+            first, share = fold.locate(np.array([setting]))
+            nearest = round(float(first[0] + share[0]))
+            n_samples = np.rint(fold.result.n_samples[:, nearest]).astype(np.int64)
+            choice[fold.held_out] = np.searchsorted(np.asarray(experiment.levels), n_samples)
+        found.append(
+            measure_imitation(experiment.table, choice, oracle.choice, oracle.price, budget)
+        )
+    return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
 
 
 def measure_imitation(

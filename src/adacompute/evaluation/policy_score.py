@@ -8,7 +8,7 @@ samples recorded for them, and the fit: another set of training questions gives 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ class PolicyScore:
             return RefitVariance(0.0, 0.0)
         place = point.setting, point.cost
         if place not in self._refit_variances:
-            found = self.refits.variance(point.setting, self.baseline, point.cost)
+            found = self.refits.variance(point, self.baseline)
             self._refit_variances[place] = found
         return self._refit_variances[place]
 
@@ -85,9 +85,15 @@ class PolicyScore:
         return mean.widen(self.refit_variance(point).cost)
 
     def gain(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
-        """Return the accuracy minus that of the baseline at the same cost, with its interval."""
+        """Return the accuracy minus that of the baseline at the same cost, with its interval.
+
+        The fits of the folds lack a fifth of the questions. How much more the fit to all of them is
+        expected to gain extends the upper end.
+        """
         value, influence = measure_difference(self.baseline, point)
-        return self.interval(value, influence, self.refit_variance(point).gain, confidence)
+        variance = self.refit_variance(point)
+        found = self.interval(value, influence, variance.gain, confidence)
+        return replace(found, high=found.high + max(0.0, variance.growth))
 
     def accuracy(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
         """Return the mean accuracy of a point, with its interval over questions.

@@ -323,6 +323,15 @@ def describe_copies(n_questions: int, n_groups: int) -> str:
     return f" ({n_groups:,} independent)" if n_groups != n_questions else ""
 
 
+def describe_assignments(count: int) -> str:
+    """Return what follows scores on held-out questions that are means of several assignments.
+
+    >>> describe_assignments(3), describe_assignments(1)
+    (', mean of 3 fold assignments', '')
+    """
+    return f", mean of {count} fold assignments" if count > 1 else ""
+
+
 def assign_folds(group: KeyArray, n_folds: int, *, seed: int = 0) -> IntArray:
     """Return the fold of each question.
 

@@ -7,11 +7,16 @@ parts are compared on the third: they share no training question, and they are s
 questions. Half of the mean squared difference is the variance of a fit to that many questions. It
 falls in proportion to their number.
 
+A policy that is fitted to fewer questions also gains less. What is lost is taken as proportional to
+the reciprocal of their number, so the gain of fits to thirds, and that of the fits to four fifths
+in the folds, say how much more the policy gains that is fitted to all of them.
+
 This module does not know intervals.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,14 +26,14 @@ from adacompute.core.types import hash_keys
 from adacompute.evaluation.factories import sees_evidence
 from adacompute.evaluation.held_out import FoldResult, HeldOutCurve, recall_splits
 from adacompute.evaluation.intervals import Mean
-from adacompute.evaluation.pool import assign_folds
+from adacompute.evaluation.pool import N_FOLDS, assign_folds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from adacompute.core.types import FloatArray, IntArray, KeyArray
     from adacompute.evaluation.experiment import Experiment, PolicyFactory
-    from adacompute.evaluation.held_out import Split
+    from adacompute.evaluation.held_out import CurvePoint, Split
     from adacompute.evaluation.replay import ReplayResult
 
 N_PARTS = 3
@@ -46,11 +51,13 @@ class RefitVariance(NamedTuple):
     """Variance of the mean cost and gain between fits to as many questions as there are.
 
     ``cost`` leaves out what comes from the training questions being easy or hard by chance, because
-    the standard error of a mean over the same questions already covers it.
+    the standard error of a mean over the same questions already covers it. ``growth`` is how much
+    more such a fit gains than those of the folds.
     """
 
     cost: float
     gain: float
+    growth: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +73,14 @@ class Refits:
     group: KeyArray
     n_groups: int
 
-    def variance(self, setting: float, baseline: HeldOutCurve, cost: float) -> RefitVariance:
-        """Return the variances at a setting whose mean cost is ``cost``.
+    def variance(self, point: CurvePoint, baseline: HeldOutCurve) -> RefitVariance:
+        """Return the variances at the setting of a point.
 
         The gain is the accuracy minus that of the baseline at the same cost.
         """
-        slope = baseline.slope(cost)
+        setting, cost = point.setting, point.cost
+        slope, base = baseline.slope(cost), baseline.read(cost)
+        gain = point.accuracy - base.accuracy - slope * (cost - base.cost)
         total_cost, total_gain, training = [], [], []
         for rows, one, other in self._pairs(setting):
             extra, better = one.cost - other.cost, one.accuracy - other.accuracy
@@ -83,7 +92,22 @@ class Refits:
         return RefitVariance(
             cost=self._scale * max(0.0, of_cost),
             gain=self._scale * max(0.0, float(np.mean(total_gain)) / 2),
+            growth=self._measure_growth(setting, base, slope, gain),
         )
+
+    def _measure_growth(self, setting: float, base: CurvePoint, slope: float, gain: float) -> float:
+        """Return how much more a fit to all questions gains than those of the folds do."""
+        if self.part.shape[1] != len(base.result.cost):
+            return 0.0  # so many questions that it makes no difference
+        results = [(fold.held_out, fold.at(setting)) for fold in itertools.chain(*self.folds)]
+        by_fit = [
+            (one.accuracy - base.result.accuracy[rows]).mean()
+            - slope * (one.cost - base.result.cost[rows]).mean()
+            for rows, one in results
+        ]
+        of_folds = N_FOLDS / (N_FOLDS - 1)
+        lost = (gain - float(np.mean(by_fit))) / (N_PARTS - of_folds)
+        return lost * (of_folds - 1)
 
     def accuracy_variance(self, settings: FloatArray, slope: FloatArray) -> float:
         """Return the variance of the accuracy between fits, one number for all settings.

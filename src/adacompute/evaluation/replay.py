@@ -97,9 +97,28 @@ class ReplayResult:
 
     @staticmethod
     def join(parts: Sequence[ReplayResult], rows: Sequence[IntArray]) -> ReplayResult:
-        """Return one result for all questions, from results for the questions of each part."""
-        order = np.argsort(np.concatenate(rows), kind="stable")
-        return ReplayResult.concatenate(parts).take(order)
+        """Return one result for all questions, from results for the questions of each part.
+
+        A question in several parts gets the mean of its results; how much they differ is part of
+        their variance.
+        """
+        every = np.concatenate(rows)
+        joined = ReplayResult.concatenate(parts).take(np.argsort(every, kind="stable"))
+        n_times = len(every) // max(1, len(np.unique(every)))
+        if n_times == 1:
+            return joined
+
+        def split(column: FloatArray) -> FloatArray:
+            return column.reshape(-1, n_times, *column.shape[1:])
+
+        mean = ReplayResult(
+            *(split(getattr(joined, one.name)).mean(axis=1) for one in fields(joined))
+        )
+        return replace(
+            mean,
+            cost_variance=mean.cost_variance + split(joined.cost).var(axis=1),
+            accuracy_variance=mean.accuracy_variance + split(joined.accuracy).var(axis=1),
+        )
 
 
 @dataclass(frozen=True, eq=False)

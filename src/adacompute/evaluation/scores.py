@@ -71,6 +71,7 @@ class HeldOutScores:
     """The rows of the table, and the data that they were computed from.
 
     ``levels_excluded`` are the levels above half of the samples, which headroom leaves out.
+    Accuracies are means over ``n_assignments`` random assignments of questions to folds.
     ``today`` says for each policy what it saves, if it is known what is run today.
     """
 
@@ -80,6 +81,7 @@ class HeldOutScores:
     n_excluded: int
     n_samples: int
     n_imputed: int
+    n_assignments: int
     levels: tuple[int, ...]
     levels_excluded: tuple[int, ...]
     today: list[dict[str, Any]]
@@ -125,9 +127,19 @@ def evaluate(
         rows += context.score(name, policy, wanted)
     headroom = context.headroom
     excluded = tuple(n for n in kept if n > max(headroom.experiment.levels))
-    counts = (len(equal), equal.n_groups, equal.n_excluded, equal.n_samples, equal.n_imputed)
     savings = [] if today is None else _compare_all(experiment, chosen, today, settings)
-    return HeldOutScores(rows, *counts, kept, excluded, savings)
+    return HeldOutScores(
+        rows=rows,
+        n_questions=len(equal),
+        n_independent=equal.n_groups,
+        n_excluded=equal.n_excluded,
+        n_samples=equal.n_samples,
+        n_imputed=equal.n_imputed,
+        n_assignments=experiment.n_assignments,
+        levels=kept,
+        levels_excluded=excluded,
+        today=savings,
+    )
 
 
 def _compare_all(

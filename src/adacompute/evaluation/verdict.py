@@ -123,6 +123,7 @@ def calibrate(
         "margin": settings.margin,
         "questions": len(experiment.pool),
         "independent_questions": score.n_groups,
+        "fold_assignments": experiment.n_assignments,
         "horizon": settings.horizon,
         "max_rounds": experiment.round_limit,
         "retry_gain": measure_retry_gain(experiment, point.cost).value,

@@ -1,8 +1,9 @@
 """Advantage fit: fit the values of a policy to orders of training questions.
 
-With several arms, a uniform number of samples of one arm competes with the fitted values at each
-price, on inner folds of the training questions, and wins where the values are worse by more than a
-standard error: few questions, or arms whose answers do not pool, are better served by it.
+Where no table says what samples are worth by votes and text, a uniform number of samples of one arm
+competes with the fitted values at each price, on inner folds of the training questions, and wins
+where the values are worse by more than a standard error: few questions, or arms whose answers do
+not pool, are better served by it.
 
 It does not know where samples come from.
 """
@@ -83,6 +84,8 @@ def fit_advantages(
     described, samples, own = _describe(training, prior, cell, n_orders)
     fit = _Fit(training, prior, table, known)
     policy = fit.fit(described, samples, own)
+    if table is not None:  # on one arm it is never clearly worse than a uniform number
+        return policy
     question = np.repeat(np.arange(len(training.train)), n_orders)
     used = np.tile(np.arange(n_orders) < FOLD_ORDERS, len(training.train))
     fold = assign_folds(number_by_appearance(training.group), FOLDS)[question]

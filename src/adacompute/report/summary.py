@@ -155,6 +155,7 @@ def _describe_data(study: Study) -> dict[str, Any]:
         "response_levels": [clean_text(name, MAX_NAME) for name in study.response_curves[0]],
         "questions": len(pool),
         "independent_questions": study.score.n_groups,
+        "fold_assignments": study.experiment.n_assignments,
         "excluded": pool.n_excluded,
         "samples": pool.n_samples,
         "recorded_samples": len(pool.answers.answer),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from adacompute.evaluation import saving_text
+from adacompute.evaluation.pool import describe_assignments
 
 MAX_TEXT = 240
 CONTROL_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -252,13 +253,14 @@ def explain_headline(document: dict[str, Any]) -> str:
     if document["today_options"] is None:
         first = f"{ASK_TODAY} {first}"
     mixture, samples = "uniform numbers of samples", f"{document['samples']:,} recorded samples"
+    mean = describe_assignments(document["fold_assignments"])
     if document["arms"]:
         mixture = "levels of single arms"
         samples = f"up to {samples} of each of {len(document['arms'])} arms"
     return (
         f"{first}The gain is the accuracy of the policy “{document['policy']}” minus that of the "
         f"best mixture of {mixture} at equal cost, on {document['questions']:,} "
-        f"held-out questions × {samples}{model}. Brackets are "
+        f"held-out questions × {samples}{model}{mean}. Brackets are "
         f"95\u00a0% intervals. {_describe_rounds(document)}{_explain_unspent(document)}"
     )
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 EVALUATION = "evaluation.json"
-FORMAT = 7
+FORMAT = 8
 """Version of the scores in the run."""
 
 TEXT_POLICIES = (*ROUTERS, "longest-first")
@@ -180,6 +180,7 @@ def _score(
         "excluded": scores.n_excluded,
         "samples": scores.n_samples,
         "imputed_samples": scores.n_imputed,
+        "fold_assignments": scores.n_assignments,
         "levels": list(scores.levels),
         "levels_excluded": list(scores.levels_excluded),
         "rows": scores.rows,
