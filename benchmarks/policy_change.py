@@ -72,7 +72,8 @@ def make_experiment(name: str, file: Path | None, seed: int) -> Experiment:
         pool = read_pool(run, costs=model, features="paper", tie_break="first").equalise()
         budgets = BUDGETS if file is not None else ARM_SETS[name].budgets
         wanted = resolve_budgets(recorded, model, budgets)
-    return Experiment(pool, tuple(n for n in levels if n <= pool.n_samples), wanted, seed=seed)
+    kept = tuple(n for n in levels if n <= pool.n_samples)
+    return Experiment(pool, kept, wanted, seed=seed, max_assignments=1)
 
 
 def read_curve(curve: HeldOutCurve, budgets: tuple[float, ...]) -> dict[str, np.ndarray]:

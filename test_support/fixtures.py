@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from adacompute.datasets.rows import SAMPLE_SCHEMA
+from adacompute.evaluation import experiment
 from adacompute.stages import results
 from adacompute.stages.import_samples import import_samples
 
@@ -39,6 +40,26 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+N_ASSIGNMENTS = experiment.N_ASSIGNMENTS
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_assignment() -> Iterator[None]:
+    """Score on one assignment of questions to folds, which takes a third of the time.
+
+    Tests of the means over several, and the pages of the documentation, use ``all_assignments``.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "N_ASSIGNMENTS", 1)
+        yield
+
+
+@pytest.fixture
+def all_assignments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Score on as many assignments of questions to folds as users get."""
+    monkeypatch.setattr(experiment, "N_ASSIGNMENTS", N_ASSIGNMENTS)
 
 
 @pytest.fixture

@@ -129,6 +129,7 @@ def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(experiment: E
     assert sorted(held_out.tolist()) == list(range(len(experiment.pool)))
 
 
+@pytest.mark.usefixtures("all_assignments")
 def test_a_curve_is_the_mean_of_several_fold_assignments(telling: Experiment) -> None:
     factory = find_factory("sequential")
     seeds = [telling.seed + 101 * i for i in range(3)]
@@ -149,6 +150,7 @@ def test_a_curve_is_the_mean_of_several_fold_assignments(telling: Experiment) ->
     assert curve.read(3.0).cost == pytest.approx(3.0)
 
 
+@pytest.mark.usefixtures("all_assignments")
 def test_many_questions_are_assigned_once(
     experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

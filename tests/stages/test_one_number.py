@@ -51,6 +51,7 @@ CASES = [
 ]
 
 
+@pytest.mark.usefixtures("all_assignments")
 @pytest.mark.parametrize(("policy", "unit"), CASES)
 def test_evaluate_calibrate_and_report_give_the_same_accuracy_gain_and_interval(
     place: Path, tmp_path: Path, policy: str, unit: str

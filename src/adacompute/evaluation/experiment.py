@@ -57,7 +57,8 @@ class Experiment:
     """What all factories share: the pool, its levels, and the random orders of its samples.
 
     Without ``use_confidence``, what was recorded about the confidence of samples is ignored.
-    Questions are assigned to folds ``max_assignments`` times, or once if there are many.
+    Questions are assigned to folds ``max_assignments`` times (by default three), or once if there
+    are many.
     ``kept`` is where results are kept that other processes may need.
     """
 
@@ -71,7 +72,7 @@ class Experiment:
     draft: bool = False
     max_rounds: int = UNLIMITED_ROUNDS
     use_confidence: bool = True
-    max_assignments: int = N_ASSIGNMENTS
+    max_assignments: int | None = None
     kept: KeptResults | None = field(default=None, repr=False, compare=False)
     _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, repr=False)
     scores: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -113,7 +114,7 @@ class Experiment:
     @property
     def n_assignments(self) -> int:
         """How many assignments of questions to folds scores are means of."""
-        return self.max_assignments if len(self.pool) <= MAX_ASSIGNED else 1
+        return (self.max_assignments or N_ASSIGNMENTS) if len(self.pool) <= MAX_ASSIGNED else 1
 
     @cached_property
     def table(self) -> UtilityTable:

@@ -180,18 +180,24 @@ class HeldOutCurve:
 
 
 def score_held_out(
-    experiment: Experiment, factory: PolicyFactory, splits: Sequence[Split] | None = None
+    experiment: Experiment,
+    factory: PolicyFactory,
+    splits: Sequence[Split] | None = None,
+    *,
+    n_assignments: int | None = None,
 ) -> HeldOutCurve:
     """Fit a policy on the training questions of each fold and score it on the held-out ones.
 
-    Without ``splits``, these are the folds of all assignments of the experiment.
+    Without ``splits``, these are the folds of as many assignments as the experiment has.
     """
     group = experiment.pool.group
     if splits is not None:
         return HeldOutCurve(tuple(replay_splits(experiment, factory, splits)), group)
-    seeds = [experiment.seed + ASSIGNMENT_SEEDS * i for i in range(experiment.n_assignments)]
+    n_assignments = n_assignments or experiment.n_assignments
+    seeds = [experiment.seed + ASSIGNMENT_SEEDS * i for i in range(n_assignments)]
     splits = [one for seed in seeds for one in split_folds(assign_folds(group, N_FOLDS, seed=seed))]
-    return HeldOutCurve(recall_splits(experiment, experiment, factory, splits, "folds"), group)
+    name = f"folds of {n_assignments} assignments"
+    return HeldOutCurve(recall_splits(experiment, experiment, factory, splits, name), group)
 
 
 def recall_splits(

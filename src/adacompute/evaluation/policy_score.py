@@ -67,7 +67,11 @@ class PolicyScore:
         """Fits to other questions; None if the policy is the baseline itself."""
         if self.curve is self.baseline:
             return None
-        return score_refits(self.experiment, self.factory, self.refit_splits)
+        scores, key = self.experiment.scores, ("refits", self.factory, self.refit_splits)
+        if key not in scores:
+            scores[key] = score_refits(self.experiment, self.factory, self.refit_splits)
+        found: Refits = scores[key]
+        return found
 
     def refit_variance(self, point: CurvePoint) -> RefitVariance:
         """Return the variances of the cost and gain of a point between fits."""

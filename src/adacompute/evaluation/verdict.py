@@ -22,13 +22,12 @@ from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import make_sequential_pooled
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings, PriceFrontier, list_frontier
-from adacompute.evaluation.held_out import CurvePoint
+from adacompute.evaluation.held_out import CurvePoint, score_held_out
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.policy_score import (
     PolicyScore,
     measure_retry_gain,
     measure_vote_gain,
-    score_policy,
 )
 from adacompute.evaluation.savings import INCONCLUSIVE, state_saving
 from adacompute.evaluation.today import Today, TodayScore
@@ -176,13 +175,15 @@ def calibrate_pooled(
 ) -> tuple[FrontierPoint, ...]:
     """Return the frontier of the policy for questions whose text is not known, if there is one.
 
-    ``score`` and ``final`` are those of the policy for questions with a text.
+    ``score`` and ``final`` are those of the policy for questions with a text: fits of the other are
+    taken to vary as much as its do. One assignment of questions to folds is enough for prices.
     """
     policy, experiment = final.policy, score.experiment
     if policy.pooled is None:
         return ()
     known = replay_evidence(experiment, policy.pooled, final.features)
-    own = score_policy(experiment, make_sequential_pooled)
+    curve = score_held_out(experiment, make_sequential_pooled, n_assignments=1)
+    own = replace(score, curve=curve, _refit_variances={})
     pooled = replace(final, policy=policy.pooled, known=known)
     frontier = PriceFrontier(own, pooled, settings or CalibrationSettings())
     return tuple(FrontierPoint(**point) for point in list_frontier(frontier))
