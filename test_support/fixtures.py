@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import settings
 
 from adacompute.datasets.rows import SAMPLE_SCHEMA
+from adacompute.evaluation.factories import REGISTERED
 from adacompute.stages import results
 from adacompute.stages.import_samples import import_samples
 
@@ -38,6 +40,13 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the accounts of gateways that tests start out of the user's directories."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture
+def own_policies() -> Iterator[None]:
+    """Forget the policies that a test registers when it ends."""
+    with mock.patch.dict(REGISTERED):
         yield
 
 

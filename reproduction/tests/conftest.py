@@ -1,5 +1,34 @@
 """Fixtures that all tests of the reproduction share."""
 
-from test_support.fixtures import make_run, own_state, rows, run, shared_results, source, write
+from __future__ import annotations
 
-__all__ = ["make_run", "own_state", "rows", "run", "shared_results", "source", "write"]
+import pytest
+
+from reproduction.registered_rivals import register_rivals
+from test_support.fixtures import (
+    make_run,
+    own_policies,
+    own_state,
+    rows,
+    run,
+    shared_results,
+    source,
+    write,
+)
+
+__all__ = [
+    "make_run",
+    "own_policies",
+    "own_state",
+    "rows",
+    "run",
+    "shared_results",
+    "source",
+    "write",
+]
+
+
+@pytest.fixture
+def rivals(own_policies: None) -> None:  # noqa: ARG001 - it ends after this one
+    """Register the methods of the literature."""
+    register_rivals()
