@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from adacompute.evaluation.running_votes import (
 )
 from adacompute.evaluation.scores import evaluate
 from adacompute.policies.confidence import LENGTH, SIGNALS
+from adacompute.stages.evaluate import evaluate_run
 from reproduction.cascades import Cascade, run_cascades, run_switches
 from reproduction.registered_rivals import ARM_RIVALS, RIVALS
 from reproduction.rival_settings import ScoredSettings, fit_stopping
@@ -40,6 +43,8 @@ from reproduction.rivals import (
     run_shortest,
     weigh_likelihoods,
 )
+
+Rows = list[dict[str, Any]]
 
 pytestmark = pytest.mark.usefixtures("rivals")
 
@@ -368,3 +373,23 @@ def test_rivals_are_listed_for_one_arm_or_for_several() -> None:
         *only_arms(ARMS),
     }
     assert scored_names(make_pool(ARMS), policies=[*ARM_RIVALS]) == [*ARM_RIVALS]
+
+
+def test_rivals_whose_data_is_missing_are_listed_with_the_reason(
+    make_run: Callable[[Rows], Path], rows: Rows
+) -> None:
+    bare = [{**row, "mean_logprob": None} for row in rows]
+    known: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2)}
+    found = evaluate_run(make_run(bare), policies=None, **known)
+    assert set(RIVALS) & set(found["skipped"]) == {"weighted-consistency", "confidence-stopping"}
+    scored = {row["policy"] for row in found["rows"]}
+    assert set(RIVALS) & scored == {"bayesian-stopping", "shortest-majority"}
+
+
+def test_options_that_rivals_do_not_support_are_refused(run: Path) -> None:
+    known: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2), "policies": ["bayesian-stopping"]}
+    for options in ({"rounds": 2}, {"round_cost": 1.0}, {"tie_break": "logprob"}):
+        with pytest.raises(ConfigError, match="bayesian-stopping"):
+            evaluate_run(run, **known, **options)
+    with pytest.raises(ConfigError, match="weighted-consistency"):
+        evaluate_run(run, **{**known, "policies": ["weighted-consistency"], "evidence": "votes"})
