@@ -383,7 +383,7 @@ def test_rivals_whose_data_is_missing_are_listed_with_the_reason(
     found = evaluate_run(make_run(bare), policies=None, **known)
     assert set(RIVALS) & set(found["skipped"]) == {"weighted-consistency", "confidence-stopping"}
     scored = {row["policy"] for row in found["rows"]}
-    assert set(RIVALS) & scored == {"bayesian-stopping", "shortest-majority"}
+    assert scored >= {"bayesian-stopping", "shortest-majority"}
 
 
 def test_options_that_rivals_do_not_support_are_refused(run: Path) -> None:
