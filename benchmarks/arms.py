@@ -30,6 +30,7 @@ from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
 from benchmarks.evidence import print_rows
 from benchmarks.holm import TWO_SIDED, adjust, p_value_of_loss
+from reproduction.registered_rivals import register_rivals
 
 DATA = Path(os.environ.get("ADACOMPUTE_DATA", "../shared/data")) / "samples"
 GPT, OPUS = "gpt-5.2-2025-12-11", "claude-opus-4-5-20251101"
@@ -245,6 +246,7 @@ def main() -> None:
     parser.add_argument("--max-samples", type=int, default=4)
     parser.add_argument("--budgets", type=lambda text: tuple(map(float, text.split(","))))
     options = parser.parse_args()
+    register_rivals()
     rows = []
     for name in options.sets or list(SETS):
         rows += run_set(name, options.max_samples, options.budgets)

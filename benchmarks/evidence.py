@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.datasets.sources import read_source
-from adacompute.evaluation.factories import RIVALS
 from adacompute.policies.confidence import LIKELIHOODS
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
+from reproduction.registered_rivals import RIVALS, register_rivals
 
 DATA = Path(os.environ.get("ADACOMPUTE_DATA", "../shared/data")) / "samples"
 BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
@@ -133,6 +133,7 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", help="names of sets (default: all)")
     parser.add_argument("--samples", type=Path, action="append", default=[], metavar="FILE")
     options = parser.parse_args()
+    register_rivals()
     if options.what == "confidence":
         run_confidence(options.sets)
     elif options.what == "signals":

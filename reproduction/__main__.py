@@ -1,8 +1,9 @@
 """Main: the commands that reproduce the paper, and what they print.
 
 ``python -m reproduction RUN… --out DIR`` makes the tables and figures, and ``python -m reproduction
-evaluate RUN`` scores policies by the paper's protocol. Output, progress, failures and exit codes
-are those of the package's own commands. It computes nothing itself.
+evaluate RUN`` scores policies by the paper's protocol. ``python -m reproduction rivals RUN`` is
+``adacompute evaluate RUN`` with the methods of the literature. Output, progress, failures and exit
+codes are those of the package's own commands. It computes nothing itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import click
 
+from adacompute.cli import pipeline
 from adacompute.cli.main import run as run_command
 from adacompute.cli.options import (
     FEATURES,
@@ -36,6 +38,7 @@ from adacompute.cli.output import (
 )
 from adacompute.cli.results import accuracy_and_cost, print_by_budget, print_skipped
 from reproduction.evaluation import evaluate_run
+from reproduction.registered_rivals import register_rivals
 from reproduction.runs import FULL_RUNS, reproduce_runs
 
 Result = dict[str, Any]
@@ -95,6 +98,9 @@ def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
     show(result, print_scores, as_json=as_json)
 
 
+cli.add_command(pipeline.evaluate, "rivals")
+
+
 def _print_reproduction(result: Result) -> None:
     """Print what was reproduced, and the comparison of all runs."""
     print_values(
@@ -137,6 +143,7 @@ def print_scores(result: Result) -> None:
 
 def main() -> None:
     """Run a command; without the name of one, make the tables and figures."""
+    register_rivals()
     arguments = sys.argv[1:]
     if not arguments or arguments[0] not in (*cli.commands, "-h", "--help"):
         arguments = ["reproduce", *arguments]

@@ -30,25 +30,34 @@ from adacompute.core import votes
 from adacompute.core.types import IntArray
 from adacompute.datasets.example import EXAMPLE, find_example, locate_bundle
 from adacompute.datasets.rows import read_samples
-from adacompute.evaluation.factories import ARM_RIVALS, RIVALS, only_arms
+from adacompute.evaluation.factories import only_arms
 from adacompute.gateway.settings.config import make_config
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages.replay import decide_again, replay_log, request_prices
 from adacompute.storage.decisions import read_decisions
+from reproduction.registered_rivals import ARM_RIVALS, RIVALS
 from test_support import decision_paths, gateways, scripted
 from test_support.decision_paths import Decided, DecidingGateway, join
 from test_support.golden_sets import SETS
 
 DECISIONS, LOG = "decisions.json", "gateway_log.jsonl"
 GATEWAY, CALIBRATE, RIVAL = "gateway", "calibrate", "rival"
+FACTORIES = RIVALS | ARM_RIVALS
+
+
+def run_rival(name: str, rival: str) -> Decided:
+    """Replay a method of the literature, or a single arm, on a set."""
+    return decision_paths.run_rival(name, FACTORIES.get(rival, rival))
+
+
 PATHS = {
     "replay": decision_paths.run_replay,
     "session": decision_paths.run_sessions,
     "sampler": decision_paths.run_sampler,
     "batch": decision_paths.run_batch,
     CALIBRATE: decision_paths.run_calibration,
-    RIVAL: decision_paths.run_rival,
+    RIVAL: run_rival,
 }
 """Paths that decide, beside that of a gateway."""
 

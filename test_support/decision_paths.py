@@ -30,6 +30,7 @@ from adacompute.batch.planning import make_plan, prepare_batch
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionSource, open_questions
 from adacompute.evaluation.evidence_factories import replay_evidence
+from adacompute.evaluation.experiment import PolicyFactory
 from adacompute.evaluation.factories import find_factory
 from adacompute.gateway.app import build
 from adacompute.gateway.settings.config import make_config
@@ -164,7 +165,7 @@ def run_replay(name: str, variant: str) -> Decided:
     }
 
 
-def run_rival(name: str, rival: str) -> Decided:
+def run_rival(name: str, rival: str | PolicyFactory) -> Decided:
     """Fit a rival, which can only be replayed; return its efficient settings on all questions."""
     variant = "mixture-confidence" if "mixture-confidence" in SETS[name].variants else "mixture"
     experiment = replace(open_experiment(name, variant), n_permutations=N_PERMUTATIONS)

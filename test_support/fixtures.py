@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from hypothesis import settings
 
 from adacompute.datasets.rows import SAMPLE_SCHEMA
 from adacompute.evaluation import experiment
+from adacompute.evaluation.factories import REGISTERED
 from adacompute.stages import results
 from adacompute.stages.import_samples import import_samples
 
@@ -60,6 +62,13 @@ def one_assignment() -> Iterator[None]:
 def all_assignments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Score on as many assignments of questions to folds as users get."""
     monkeypatch.setattr(experiment, "N_ASSIGNMENTS", N_ASSIGNMENTS)
+
+
+@pytest.fixture
+def own_policies() -> Iterator[None]:
+    """Forget the policies that a test registers when it ends."""
+    with mock.patch.dict(REGISTERED):
+        yield
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ TESTS = {
     "policy": "tests/policies/test_first_to.py "
     "tests/api/test_estimators.py::test_every_kind_of_policy_has_an_estimator",
     "dataset": "tests/datasets/test_multiple_choice.py tests/datasets/test_gsm8k.py",
-    "rival": "tests/evaluation/test_rivals.py",
+    "rival": "reproduction/tests/test_rivals.py",
 }
 """What each page says to run."""
 
@@ -37,7 +37,7 @@ def test_the_page_shows_the_diff_and_says_what_to_run(name: str) -> None:
 def test_the_diff_applies_and_its_tests_pass(tmp_path: Path) -> None:
     """Each diff applies by itself; their tests run once, with all diffs applied."""
     ignore = shutil.ignore_patterns("__pycache__")
-    for folder in ("src", "tests", "test_support", "docs/reference"):
+    for folder in ("src", "tests", "test_support", "reproduction", "docs/reference"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}

@@ -78,7 +78,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
         yield opened
 
 
-@pytest.mark.usefixtures("shared_results", "all_assignments")
+@pytest.mark.usefixtures("shared_results", "all_assignments", "own_policies")
 @pytest.mark.parametrize("name", sorted({name for name, *_ in BLOCKS} - {NOTEBOOK}))
 def test_blocks_of_a_page_run(
     name: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch

@@ -21,8 +21,8 @@ import pytest
 from adacompute.batch import plan_output, stream
 from adacompute.batch.first_actions import find_first_actions
 from adacompute.batch.plan import CostCurve
-from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation.factories import POLICY_FACTORIES, find_trainable
+from adacompute.core.errors import DataError
+from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.evaluation.verdict import calibrate
 from adacompute.gateway.voting.engine import Engine
@@ -108,12 +108,6 @@ def test_set_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(golden_sets.SETS, "gone", missing)
     with pytest.raises(DataError, match=r"missing\.parquet"):
         golden_sets.import_set("gone")
-
-
-@pytest.mark.parametrize("rival", [one for own in script.RIVALS_OF.values() for one in own])
-def test_rivals_decide_in_replays_only(rival: str) -> None:
-    with pytest.raises(ConfigError, match="only scored on recorded samples"):
-        find_trainable(rival)
 
 
 @pytest.mark.parametrize(("name", "variant", "path"), STORED)

@@ -14,6 +14,8 @@ from reproduction import __main__ as commands
 
 Call = Callable[..., tuple[int, str, str]]
 
+pytestmark = pytest.mark.usefixtures("own_policies")  # the commands register rivals
+
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
@@ -52,6 +54,21 @@ def test_policies_are_scored_by_the_papers_protocol(call: Call, run: Path) -> No
     assert "the paper's protocol" in printed
     code, printed, _ = call(*arguments, "--json")
     assert {row["policy"] for row in json.loads(printed)["rows"]} == {"fixed", "longest-first"}
+
+
+def test_rivals_are_scored_by_the_packages_protocol(call: Call, run: Path) -> None:
+    arguments = ("rivals", run, "--budgets", "2.5", "--levels", "1,2,4")
+    names = ("mixture", "bayesian-stopping", "confidence-stopping", "shortest-majority")
+    code, printed, said = call(*arguments, "--policies", ",".join(names))
+    assert (code, said) == (0, "")
+    assert "held-out questions" in printed
+    code, printed, _ = call(*arguments, "--policies", ",".join(names), "--json")
+    rows = json.loads(printed)["rows"]
+    assert [row["policy"] for row in rows] == [*names]
+    assert len({tuple(row) for row in rows}) == 1
+    code, printed, said = call(*arguments, "--policies", names[1], "--round-cost", "1")
+    assert (code, printed) == (2, "")
+    assert "bayesian-stopping cannot be scored: it does not plan for rounds" in said
 
 
 def test_failures_end_in_one_sentence(call: Call, run: Path, tmp_path: Path) -> None:

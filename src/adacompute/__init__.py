@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from adacompute.core.oracle import Frontier, dual, frontier, solve
     from adacompute.core.types import Allocation, Level, Split, UtilityTable, make_levels
     from adacompute.core.utility import Estimate, estimate
+    from adacompute.evaluation.experiment import FittedPolicy
+    from adacompute.evaluation.registry import register_policy
     from adacompute.graders.grader import Grader, Grades, grade, load_grader
     from adacompute.models.messages import Sample, Settings
     from adacompute.models.model import CallUsage, Model
@@ -77,6 +79,7 @@ __all__ = [
     "EarlyStopping",
     "Estimate",
     "Estimator",
+    "FittedPolicy",
     "Fixed",
     "Frontier",
     "FrontierPoint",
@@ -131,6 +134,7 @@ __all__ = [
     "load_policy",
     "make_levels",
     "read_samples",
+    "register_policy",
     "solve",
     "solve_limits",
 ]
@@ -152,6 +156,8 @@ _MODULES = {
     "core.oracle": "Frontier dual frontier solve",
     "core.types": "Allocation Level Split UtilityTable make_levels",
     "core.utility": "Estimate estimate",
+    "evaluation.experiment": "FittedPolicy",
+    "evaluation.registry": "register_policy",
     "graders.grader": "Grader Grades grade load_grader",
     "models.messages": "Sample Settings",
     "models.model": "CallUsage Model",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.core.errors import BundleError, DataError
+from adacompute.core.errors import BundleError, ConfigError, DataError
 from adacompute.core.types import IntArray
 from adacompute.evaluation.evidence import Evidence
 from adacompute.evaluation.evidence_factories import (
@@ -22,9 +22,16 @@ from adacompute.evaluation.evidence_factories import (
     replay_evidence,
 )
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
-from adacompute.evaluation.factories import find_factory, make_sequential, sees_evidence
+from adacompute.evaluation.factories import (
+    OnlyArm,
+    find_factory,
+    find_trainable,
+    make_sequential,
+    sees_evidence,
+)
 from adacompute.evaluation.held_out import score_held_out
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.registry import list_policies
 from adacompute.evaluation.scores import evaluate
 from adacompute.models.messages import Sample
 from adacompute.policies.arm_mixture import ArmMixture
@@ -353,13 +360,57 @@ def test_every_policy_is_compared_with_weighted_votes() -> None:
 def test_arms_are_scored_together() -> None:
     scores = evaluate(make_pool(60), budgets=[2.0, 6.0], levels=[1, 2, 4], n_permutations=4)
     ours = {"mixture-votes", "mixture", "sequential", "oracle"}
-    rivals = {"only small", "only large", "agreement-cascade"}
-    assert {row["policy"] for row in scores.rows} == ours | rivals
+    assert {row["policy"] for row in scores.rows} == ours | {"only small", "only large"}
+
+
+def test_single_arms_are_rows_where_the_budget_pays_for_them() -> None:
+    known: dict[str, Any] = {"budgets": [2.0], "levels": [1, 2, 4], "n_permutations": 4}
+    rows = evaluate(make_pool(60), policies=["only large", "only small"], **known).rows
+    assert [row["policy"] for row in rows] == ["only small"]
+
+
+def test_a_single_arm_is_part_of_the_mixture() -> None:
+    arms = Experiment(make_pool(60), (1, 2, 4), (2.0,), n_permutations=4)
+    train = np.arange(40)
+    levels = arms.evidence.run_levels(arms.evidence.confidence(train, joint=False))
+    fitted = OnlyArm("large")(arms, train)
+    assert isinstance(fitted.policy, ArmMixture)
+    assert fitted.known is not None
+    numbers = [list_levels(arms).index(one) for one in fitted.policy.choices]
+    assert {arm for arm, _ in fitted.policy.choices} == {1}
+    np.testing.assert_array_equal(fitted.known.accuracy, levels.accuracy[:, numbers])
+    with pytest.raises(ConfigError, match="huge"):
+        OnlyArm("huge")(arms, train)
+
+
+def test_a_single_arm_is_tuned_on_training_questions_only() -> None:
+    arms = Experiment(make_pool(60), (1, 2, 4), (2.0,), n_permutations=4)
+    train, answers = np.arange(40), arms.pool.answers
+    changed = np.where(
+        (answers.question >= 40) & (answers.answer != UNPARSED), ~answers.correct, answers.correct
+    )
+    pool = replace(arms.pool, answers=replace(answers, correct=changed))
+    one, other = (
+        OnlyArm("large")(each, train) for each in (arms, replace(arms, pool=pool, _rule_results={}))
+    )
+    assert one.prices == other.prices
+    assert one.known is not None
+    assert other.known is not None
+    np.testing.assert_array_equal(one.known.accuracy[train], other.known.accuracy[train])
+    assert not np.array_equal(one.known.accuracy, other.known.accuracy)
+
+
+def test_a_single_arm_is_scored_but_not_trained() -> None:
+    assert list_policies(("small", "large"))[2:4] == ("only small", "only large")
+    with pytest.raises(ConfigError, match="only small"):
+        find_trainable("only small")
 
 
 def test_policies_say_whether_they_see_evidence() -> None:
     assert sees_evidence("sequential")
     assert sees_evidence(find_factory("mixture"))
+    assert sees_evidence("only small")
+    assert sees_evidence(find_factory("only small"))
     assert not sees_evidence("adaptive-consistency")
 
 

@@ -305,14 +305,6 @@ def test_a_stored_evaluation_is_shown(place: Path, page: str) -> None:
         (run / left).unlink()
 
 
-def test_a_page_compares_with_rivals_whose_data_is_recorded(place: Path) -> None:
-    run, known = place / "run", {**FAST, "policies": ("bayesian-stopping",)}
-    report_run(run, out=place / "rivals.html", **known)
-    assert "bayesian-stopping" in (place / "rivals.html").read_text(encoding="utf-8")
-    with pytest.raises(ConfigError, match="weighted-consistency"):
-        report_run(run, out=place / "x.html", **{**FAST, "policies": ("weighted-consistency",)})
-
-
 @pytest.fixture
 def report_on(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def report(

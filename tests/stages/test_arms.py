@@ -224,7 +224,7 @@ def test_a_report_on_several_arms_shows_the_plane(run: Path, tmp_path: Path) -> 
     assert page.count(">efficient frontier<") == 2  # in the wide and in the narrow layout
     document = json.loads((run / "report.json").read_text())
     assert {row["arm"] for row in document["arm_levels"]} == set(RIGHT)
-    assert set(result["skipped"]) >= {"fixed", "router", "early-stopping", "bayesian-stopping"}
+    assert set(result["skipped"]) >= {"fixed", "router", "early-stopping"}
     assert [curve["policy"] for curve in document["curves"]] == ["mixture", "sequential"]
     costs = [point["bill"]["tokens"] / 1000 for point in document["operating_points"]]
     assert costs == pytest.approx([point["cost"] for point in document["operating_points"]])

@@ -20,8 +20,8 @@ import pytest
 from adacompute.core import errors
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
-from adacompute.evaluation.rival_data import RivalData
-from adacompute.evaluation.scores import ONE_ARM_POLICIES
+from adacompute.evaluation.recorded_data import RecordedData
+from adacompute.evaluation.registry import list_policies
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages import evaluate
 from adacompute.stages.evaluate import evaluate_run
@@ -75,9 +75,9 @@ def test_all_policies_are_scored_by_default(
     all_scores: dict[str, Any],
 ) -> None:
     found = [(row["policy"], row["budget"]) for row in all_scores["rows"]]
-    assert found == [(name, budget) for name in ONE_ARM_POLICIES for budget in (1.5, 2.0)]
+    assert found == [(name, budget) for name in list_policies() for budget in (1.5, 2.0)]
     assert all_scores["skipped"] == {}
-    assert set(POLICY_FACTORIES) <= set(ONE_ARM_POLICIES)
+    assert set(POLICY_FACTORIES) <= set(list_policies())
 
 
 @pytest.mark.slow
@@ -155,15 +155,15 @@ def test_progress_names_every_policy(run: Path) -> None:
 def test_policies_of_a_missing_extra_are_skipped(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = evaluate._Recorded(True, (), RivalData(has_logprobs=True, has_lengths=True))
+    recorded = evaluate._Recorded(True, (), RecordedData(has_logprobs=True, has_lengths=True))
     with monkeypatch.context() as patch:
         patch.setattr(errors, "find_spec", lambda _: None)
         names, skipped = evaluate._select_policies(None, recorded)
     assert set(skipped) == {*ROUTERS, "sequential", "sequential-votes"}
     assert all("adacompute[train]" in sentence for sentence in skipped.values())
-    assert set(names) == set(ONE_ARM_POLICIES) - set(skipped)
+    assert set(names) == set(list_policies()) - set(skipped)
     found = evaluate._select_policies(None, recorded)
-    assert found == (list(ONE_ARM_POLICIES), {})
+    assert found == (list(list_policies()), {})
     with pytest.raises(ConfigError, match="psychic"):
         evaluate_run(run, **{**QUICK, "policies": ("psychic",)})
 
@@ -365,17 +365,3 @@ def test_policies_that_need_texts_are_named_if_the_run_has_none(tmp_path: Path) 
         assert name not in scored
     with pytest.raises(ConfigError, match="texts"):
         evaluate_run(tmp_path / "run", policies=["router"], **options)
-    for name in ("weighted-consistency", "confidence-stopping", "shortest-majority"):
-        assert name in result["skipped"]
-        assert name not in scored
-        with pytest.raises(ConfigError, match=name):
-            evaluate_run(tmp_path / "run", policies=[name], **options)
-    assert "bayesian-stopping" in scored
-
-
-def test_options_that_rivals_do_not_support_skip_them(run: Path) -> None:
-    for options in ({"rounds": 2}, {"round_cost": 1.0}, {"tie_break": "logprob"}):
-        with pytest.raises(ConfigError, match="bayesian-stopping"):
-            evaluate_run(run, **{**QUICK, "policies": ["bayesian-stopping"], **options})
-    with pytest.raises(ConfigError, match="weighted-consistency"):
-        evaluate_run(run, **{**QUICK, "policies": ["weighted-consistency"], "evidence": "votes"})

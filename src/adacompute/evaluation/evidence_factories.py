@@ -51,17 +51,21 @@ def list_levels(experiment: Experiment) -> list[tuple[int, int]]:
     return [(arm, n) for arm, cap in enumerate(caps) for n in range(1, cap + 1)]
 
 
-def make_arm_mixture(experiment: Experiment, train: IntArray, *, plain: bool) -> FittedPolicy:
+def make_arm_mixture(
+    experiment: Experiment, train: IntArray, *, plain: bool, arm: int | None = None
+) -> FittedPolicy:
     """Mix numbers of samples of single arms as well as possible on the training questions.
 
-    Votes are weighted as learned; if ``plain``, every sample counts once.
+    Votes are weighted as learned; if ``plain``, every sample counts once. ``arm`` leaves out all
+    other arms.
     """
     evidence = experiment.evidence
     confidence = None if plain else evidence.confidence(train, joint=False)
-    result = evidence.run_levels(confidence)
+    result = evidence.run_levels(confidence) if arm is None else evidence.run_arm(arm, confidence)
     cost, accuracy = result.cost[train].mean(axis=0), result.accuracy[train].mean(axis=0)
     kept, schedule = fit_price_schedule(cost, accuracy)
-    levels, names = list_levels(experiment), experiment.arm_names
+    levels = [one for one in list_levels(experiment) if arm in (None, one[0])]
+    names = experiment.arm_names
     policy = ArmMixture(
         arms=names,
         choices=tuple(levels[i] for i in kept.tolist()),

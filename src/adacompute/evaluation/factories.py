@@ -7,28 +7,22 @@ which settings are efficient, at which prices they are used, and every model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from adacompute.core.errors import ConfigError
 from adacompute.core.states import MAX_SAMPLES, states
 from adacompute.core.types import Float32Array, IntArray, Level
-from adacompute.evaluation.cascades import ONLY, OnlyArm, make_agreement_cascade
 from adacompute.evaluation.evidence_factories import (
     fit_vote_states,
     make_arm_mixture,
     make_fitted,
 )
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
-from adacompute.evaluation.rivals import (
-    make_bayesian_stopping,
-    make_confidence_stopping,
-    make_shortest_majority,
-    make_weighted_consistency,
-)
+from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.features.text import FEATURES
 from adacompute.policies.draft_router import fit_draft_router
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
@@ -263,30 +257,50 @@ ROUTERS = ("router", "value-router")
 BASELINES: dict[str, PolicyFactory] = {"mixture-votes": make_mixture_votes}
 """Rows of tables that are no policies of their own."""
 
-RIVALS: dict[str, PolicyFactory] = {
-    "weighted-consistency": make_weighted_consistency,
-    "bayesian-stopping": make_bayesian_stopping,
-    "confidence-stopping": make_confidence_stopping,
-    "shortest-majority": make_shortest_majority,
-}
-"""Methods of the literature for one arm, which are scored but not trained or served."""
 
-ARM_RIVALS: dict[str, PolicyFactory] = {"agreement-cascade": make_agreement_cascade}
-"""The same for several arms; there is also one row per arm, see ``only_arms``."""
+@dataclass(frozen=True)
+class RegisteredPolicy:
+    """A policy of another package, for runs with one arm or with several.
 
-EVIDENCE_AWARE = (
-    *("mixture", "mixture-votes", "sequential"),
-    *("weighted-consistency", "confidence-stopping", "agreement-cascade"),
-)
-"""Policies that use arms and confidence where they are recorded."""
+    ``find_obstacle`` says why it cannot be scored with what was recorded; None if it can.
+    """
+
+    factory: PolicyFactory
+    several_arms: bool
+    find_obstacle: Callable[[RecordedData], str | None] = field(compare=False)
+
+
+REGISTERED: dict[str, RegisteredPolicy] = {}
+"""Policies of other packages, which are scored but not trained or served; see `registry`."""
+
+EVIDENCE_AWARE = ("mixture", "mixture-votes", "sequential")
+"""Our policies that use arms and confidence where they are recorded."""
+
+ONLY = "only "
+"""How the row of a single arm begins."""
+
+
+@dataclass(frozen=True)
+class OnlyArm:
+    """Fits the best mixture of numbers of samples of one arm."""
+
+    arm: str
+    sees_evidence: ClassVar[bool] = True
+
+    def __call__(self, experiment: Experiment, train: IntArray) -> FittedPolicy:
+        """Fit it to training questions."""
+        if self.arm not in experiment.arm_names:
+            known = ", ".join(experiment.arm_names)
+            raise ConfigError(f"there is no arm {self.arm!r}; there are {known}")
+        arm = experiment.arm_names.index(self.arm)
+        return make_arm_mixture(experiment, train, plain=False, arm=arm)
 
 
 def sees_evidence(policy: str | PolicyFactory) -> bool:
     """Whether a policy uses arms and confidence where they are recorded."""
-    if isinstance(policy, str):
-        return policy in EVIDENCE_AWARE or is_single_arm(policy)
+    factory = find_factory(policy)
     known = {find_factory(name) for name in EVIDENCE_AWARE}
-    return policy in known or bool(getattr(policy, "sees_evidence", False))
+    return factory in known or bool(getattr(factory, "sees_evidence", False))
 
 
 def only_arms(arms: Sequence[str]) -> tuple[str, ...]:
@@ -301,7 +315,7 @@ def is_single_arm(policy: str | PolicyFactory) -> bool:
 
 def find_trainable(policy: str) -> PolicyFactory:
     """Return the factory of a policy that can be saved and served."""
-    if policy in RIVALS | ARM_RIVALS or is_single_arm(policy):
+    if policy in REGISTERED or is_single_arm(policy):
         raise ConfigError(
             f"{policy} is only scored on recorded samples, by evaluate; policies to train are "
             f"{', '.join(POLICY_FACTORIES)}"
@@ -310,12 +324,14 @@ def find_trainable(policy: str) -> PolicyFactory:
 
 
 def find_factory(policy: str | PolicyFactory) -> PolicyFactory:
-    """Return the factory that is registered under a name; a factory is returned as it is."""
+    """Return the factory of a policy by its name; a factory is returned as it is."""
     if not isinstance(policy, str):
         return policy
     if policy.startswith(ONLY):
         return OnlyArm(policy.removeprefix(ONLY))
-    every = POLICY_FACTORIES | BASELINES | RIVALS | ARM_RIVALS
+    if policy in REGISTERED:
+        return REGISTERED[policy].factory
+    every = POLICY_FACTORIES | BASELINES
     if policy not in every:
         raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(POLICY_FACTORIES)}")
     return every[policy]

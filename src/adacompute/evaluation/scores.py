@@ -22,15 +22,7 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.baseline import BASELINE, EQUAL_VOTES, score_baseline
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.experiment import N_PERMUTATIONS, Experiment, PolicyFactory
-from adacompute.evaluation.factories import (
-    ARM_RIVALS,
-    BASELINES,
-    POLICY_FACTORIES,
-    RIVALS,
-    ROUTERS,
-    is_single_arm,
-    only_arms,
-)
+from adacompute.evaluation.factories import ROUTERS, is_single_arm
 from adacompute.evaluation.frontier import CalibrationSettings, spread_points
 from adacompute.evaluation.held_out import (
     CurvePoint,
@@ -41,8 +33,9 @@ from adacompute.evaluation.imitation import score_imitation
 from adacompute.evaluation.oracles import OracleScores, in_sample_oracle, score_oracle
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.recorded_data import RecordedData
+from adacompute.evaluation.registry import ORACLES, check_policies, find_obstacle, list_policies
 from adacompute.evaluation.replay import ReplayResult
-from adacompute.evaluation.rival_data import RivalData
 from adacompute.evaluation.savings import compare_policy
 from adacompute.evaluation.today import Today, TodayScore
 from adacompute.evaluation.verdict import judge
@@ -53,17 +46,8 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import FloatArray
 
-ORACLES = ("oracle", "oracle-in-sample")
-ONE_ARM_POLICIES = (*BASELINES, *POLICY_FACTORIES, *RIVALS, *ORACLES)
-"""Policies that are scored where there is one arm."""
-
 MAX_NAMED_LEVELS = 8
 """Levels that an error message lists."""
-
-
-def arm_policies(arms: Sequence[str]) -> tuple[str, ...]:
-    """Return the policies that are scored where there are several arms."""
-    return ("mixture-votes", "mixture", *only_arms(arms), *ARM_RIVALS, "sequential", "oracle")
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,14 +264,10 @@ def _check_names(
     policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None, pool: Pool
 ) -> None:
     """Refuse names that are not registered."""
-    known = _list_policies(pool)
+    known = list_policies(pool.arms)
     for policy in policies.values() if isinstance(policies, Mapping) else policies or ():
         if isinstance(policy, str) and policy not in known:
             raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(known)}")
-
-
-def _list_policies(pool: Pool) -> tuple[str, ...]:
-    return arm_policies(pool.arms) if pool.has_arms else ONE_ARM_POLICIES
 
 
 def _choose_policies(
@@ -297,15 +277,13 @@ def _choose_policies(
 
     By default these are all that can be scored with what was recorded.
     """
-    data = RivalData.of(experiment)
+    data = RecordedData.of(experiment)
     if policies is None:
-        every = _list_policies(experiment.pool)
-        return {name: name for name in every if data.find_obstacle(name) is None}
+        every = list_policies(experiment.pool.arms)
+        return {name: name for name in every if find_obstacle(name, data) is None}
     if not isinstance(policies, Mapping):
         policies = {name: name for name in policies}
-    for policy in policies.values():
-        if isinstance(policy, str) and (reason := data.find_obstacle(policy)):
-            raise ConfigError(f"{policy} cannot be scored: {reason}")
+    check_policies((policy for policy in policies.values() if isinstance(policy, str)), data)
     return dict(policies)
 
 

@@ -26,8 +26,9 @@ from adacompute.evaluation.held_out import CurvePoint
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.oracles import score_oracle
 from adacompute.evaluation.policy_score import PolicyScore, has_retries, score_policy
+from adacompute.evaluation.registry import ORACLES
 from adacompute.evaluation.savings import compare_policy, state_saving
-from adacompute.evaluation.scores import ORACLES, oracle_point
+from adacompute.evaluation.scores import oracle_point
 from adacompute.evaluation.today import Today, TodayScore
 from adacompute.evaluation.verdict import MIN_QUESTIONS
 from adacompute.policies.price_schedule import fit_price_schedule

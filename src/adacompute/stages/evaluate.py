@@ -16,8 +16,9 @@ from adacompute.core.errors import ConfigError
 from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.rival_data import RivalData
-from adacompute.evaluation.scores import ONE_ARM_POLICIES, arm_policies, evaluate
+from adacompute.evaluation.recorded_data import RecordedData
+from adacompute.evaluation.registry import find_obstacle, has_registered, list_policies
+from adacompute.evaluation.scores import evaluate
 from adacompute.features.embedding import pin_encoder
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import check_settings, tolerance_of
@@ -98,7 +99,7 @@ def evaluate_run(
         **check_choices(tie_break=tie_break, evidence=evidence, seed=seed),
     }
     inputs = store.hashes([SAMPLES, GRADES])
-    if finished := store.find_finished("evaluate", arguments, inputs):
+    if finished := not has_registered(names) and store.find_finished("evaluate", arguments, inputs):
         return finished.result
     pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
     now = resolve_today(today, recorded, unit=unit), check_settings(tolerance=tolerance_of(today))
@@ -115,7 +116,7 @@ class _Recorded:
 
     has_texts: bool
     arms: tuple[str, ...]
-    rival_data: RivalData
+    data: RecordedData
 
     @property
     def has_arms(self) -> bool:
@@ -125,18 +126,18 @@ class _Recorded:
         """Return why a policy cannot be scored; None if it can."""
         if name in TEXT_POLICIES and not self.has_texts:
             return "the run has no question texts"
-        return None if self.has_arms else self.rival_data.find_obstacle(name)
+        return find_obstacle(name, self.data)
 
 
 def _describe_run(
     recorded: SampleSet, costs: CostModel, *, rounds: int | None, evidence: str, tie_break: str
 ) -> _Recorded:
-    """Return what a run has recorded, and which options rivals do not support."""
+    """Return what a run has recorded, and which options registered policies may not support."""
     lengths = [recorded.column(name) for name in ("completion_tokens", "completion_chars")]
     return _Recorded(
         has_texts=any(text is not None for text in recorded.text),
         arms=recorded.arms,
-        rival_data=RivalData(
+        data=RecordedData(
             has_logprobs=bool(np.isfinite(recorded.column("mean_logprob")).any()),
             has_lengths=_has_lengths(*lengths),
             use_confidence=evidence == ALL_EVIDENCE,
@@ -193,7 +194,7 @@ def _select_policies(
     policies: Sequence[str] | None, recorded: _Recorded
 ) -> tuple[list[str], dict[str, str]]:
     """Return the policies to score, and those that are skipped with the reason."""
-    known = arm_policies(recorded.arms) if recorded.has_arms else ONE_ARM_POLICIES
+    known = list_policies(recorded.arms)
     if policies is not None:
         for name in policies:
             if name not in known:
@@ -208,6 +209,6 @@ def _select_policies(
     }
     skipped = {name: reason for name, reason in reasons.items() if reason}
     if recorded.has_arms:
-        others = [name for name in ONE_ARM_POLICIES if name not in known]
+        others = [name for name in list_policies() if name not in known]
         skipped |= dict.fromkeys(others, "for one arm, and the run has several")
     return [name for name in known if name not in skipped], skipped

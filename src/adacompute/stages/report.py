@@ -19,10 +19,11 @@ import numpy as np
 from adacompute.core.errors import ConfigError, check_installed
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment
-from adacompute.evaluation.factories import POLICY_FACTORIES, RIVALS
+from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.kept_results import remember
-from adacompute.evaluation.rival_data import RivalData
-from adacompute.evaluation.scores import ONE_ARM_POLICIES, arm_policies, keep_levels
+from adacompute.evaluation.recorded_data import RecordedData
+from adacompute.evaluation.registry import check_policies, has_registered, list_policies
+from adacompute.evaluation.scores import keep_levels
 from adacompute.evaluation.today import Today, TodayOptions
 from adacompute.evaluation.verdict import round_up
 from adacompute.policies.episode import FIRST_SEEN
@@ -67,6 +68,7 @@ FORMAT = 9
 """Version of the document in the run."""
 
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
+UNDRAWN = ("mixture-votes", "oracle-in-sample")
 UNIFORM = ("fixed", "mixture", "random")
 """Policies that a page cannot be about, because they are the comparison."""
 
@@ -131,13 +133,13 @@ def report_run(
         "today": today and asdict(today),
     }
     inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
-    if finished := store.find_finished("report", arguments, inputs):
-        document = json.loads(store.file(REPORT).read_text(encoding="utf-8"))
-        result = finished.result
+    finished = store.find_finished("report", arguments, inputs)
+    if finished and not has_registered(arguments["policies"]):
+        document, result = json.loads(store.file(REPORT).read_text("utf-8")), finished.result
     else:
         known: dict[str, Any] = {"costs": costs, "evaluation": evaluation, "share": results.share}
-        known["today"] = resolve_today(today, recorded, unit=unit)
-        document = _document(store, recorded, arguments, progress, **known)
+        now = resolve_today(today, recorded, unit=unit)
+        document = _document(store, recorded, arguments, progress, today=now, **known)
         result = _result(document)
         outputs = {REPORT: document}
         store.finish("report", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
@@ -253,7 +255,7 @@ def _choose(
     main = [name for name in POLICY_FACTORIES if name not in UNIFORM]
     if policy not in main:
         raise ConfigError(f"policy must be one of {', '.join(main)}, got {policy!r}")
-    known = [*POLICY_FACTORIES, *RIVALS, "oracle"]
+    known = [name for name in list_policies() if name not in UNDRAWN]
     for name in policies or ():
         if name not in known:
             raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
@@ -277,7 +279,7 @@ def _choose_for_arms(
     """Choose the policies of a page on several arms, for which few policies are scored."""
     if policy is None:
         check_installed(*TRAINING, extra="train")
-    policy, known = policy or ARM_POLICY, arm_policies(arms)
+    policy, known = policy or ARM_POLICY, list_policies(arms)
     if policy != ARM_POLICY:
         raise ConfigError(
             f"policy must be {ARM_POLICY} for a run with several arms, got {policy!r}"
@@ -286,7 +288,7 @@ def _choose_for_arms(
         if name not in known:
             named = ", ".join(known)
             raise ConfigError(f"for several arms there is no policy {name!r}; there are {named}")
-    skipped = {name: ONE_ARM_ONLY for name in ONE_ARM_POLICIES if name not in known}
+    skipped = {name: ONE_ARM_ONLY for name in list_policies() if name not in known}
     compared = list(dict.fromkeys(("oracle",) if policies is None else policies))
     return {
         "policy": policy,
@@ -319,7 +321,7 @@ def _document(
     }
     experiment = share(Experiment(pool, levels, budgets, **known))
     pool = experiment.pool
-    _check_data(experiment, arguments["policies"])
+    check_policies(arguments["policies"], RecordedData.of(experiment))
     about = arguments["today"]
     settings = check_settings(tolerance=about and about["tolerance"])
     study = study_policy(experiment, arguments["policy"], settings, today)
@@ -350,14 +352,6 @@ def _choose_budget(study: Study, budget: float | None, budgets: Sequence[float])
     if experiment.pool.has_arms:
         return budgets[len(budgets) // 2]
     return DEFAULT_SAMPLES * experiment.sample_cost(np.arange(len(experiment.pool)))
-
-
-def _check_data(experiment: Experiment, policies: Sequence[str]) -> None:
-    """Refuse policies that need more than what was recorded."""
-    data = RivalData.of(experiment)
-    for name in policies:
-        if reason := data.find_obstacle(name):
-            raise ConfigError(f"{name} cannot be scored: {reason}")
 
 
 def _question_data(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,9 @@ import pytest
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError
-from adacompute.evaluation.cascades import Cascade, OnlyArm, run_cascades, run_switches
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import (
-    ARM_RIVALS,
     POLICY_FACTORIES,
-    RIVALS,
     find_factory,
     find_trainable,
     only_arms,
@@ -24,22 +23,30 @@ from adacompute.evaluation.factories import (
 )
 from adacompute.evaluation.held_out import score_held_out
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.rival_data import RivalData
-from adacompute.evaluation.rival_settings import ScoredSettings, fit_stopping
-from adacompute.evaluation.rivals import (
-    combine_confidences,
-    cost_of_length,
-    run_shortest,
-    weigh_likelihoods,
-)
+from adacompute.evaluation.recorded_data import RecordedData
+from adacompute.evaluation.registry import find_obstacle, list_policies
 from adacompute.evaluation.running_votes import (
     OrderedVotes,
     label_orders,
     running_totals,
     weighted_accuracies,
 )
-from adacompute.evaluation.scores import arm_policies, evaluate
+from adacompute.evaluation.scores import evaluate
 from adacompute.policies.confidence import LENGTH, SIGNALS
+from adacompute.stages.evaluate import evaluate_run
+from reproduction.cascades import Cascade, run_cascades, run_switches
+from reproduction.registered_rivals import ARM_RIVALS, RIVALS
+from reproduction.rival_settings import ScoredSettings, fit_stopping
+from reproduction.rivals import (
+    combine_confidences,
+    cost_of_length,
+    run_shortest,
+    weigh_likelihoods,
+)
+
+Rows = list[dict[str, Any]]
+
+pytestmark = pytest.mark.usefixtures("rivals")
 
 N_SAMPLES = 6
 ARMS = ("small", "large", "other")
@@ -267,9 +274,9 @@ def test_a_model_switch_of_two_arms_samples_the_second_again(arms: Experiment) -
     assert result.n_samples[:, 0].max() <= 3
 
 
-@pytest.mark.parametrize("name", [*RIVALS, *ARM_RIVALS, "only large"])
+@pytest.mark.parametrize("name", [*RIVALS, *ARM_RIVALS])
 def test_held_out_rows_change_nothing_that_was_tuned(name: str) -> None:
-    names = ARMS if name in ARM_RIVALS or name.startswith("only") else ("small",)
+    names = ARMS if name in ARM_RIVALS else ("small",)
     experiment = make_experiment(names)
     train, held_out = np.arange(40), np.arange(40, 60)
     fitted = find_factory(name)(experiment, train)
@@ -286,9 +293,9 @@ def test_held_out_rows_change_nothing_that_was_tuned(name: str) -> None:
     assert not np.array_equal(again.known.accuracy[held_out], fitted.known.accuracy[held_out])
 
 
-@pytest.mark.parametrize("name", [*RIVALS, *ARM_RIVALS, "only small"])
+@pytest.mark.parametrize("name", [*RIVALS, *ARM_RIVALS])
 def test_curves_start_at_one_sample_and_read_at_a_budget(name: str) -> None:
-    names = ARMS if name in ARM_RIVALS or name.startswith("only") else ("small",)
+    names = ARMS if name in ARM_RIVALS else ("small",)
     curve = score_held_out(make_experiment(names), find_factory(name))
     assert curve.cost[0] == pytest.approx(1.0)
     assert curve.read(1.5).cost == pytest.approx(1.5)
@@ -305,19 +312,8 @@ def test_confidence_helps_where_it_tells(one_arm: Experiment) -> None:
     assert scored["confidence-stopping"] > scored["mixture-votes"] + 0.02
 
 
-def test_the_best_single_arm_is_part_of_the_mixture(arms: Experiment) -> None:
-    rows = np.arange(len(arms.pool))
-    levels = arms.evidence.run_levels(arms.evidence.confidence(rows, joint=False))
-    fitted = OnlyArm("large")(arms, rows)
-    assert fitted.known is not None
-    numbers = [6 + n - 1 for _, n in find_setting(fitted)]
-    np.testing.assert_array_equal(fitted.known.accuracy, levels.accuracy[:, numbers])
-    with pytest.raises(ConfigError, match="huge"):
-        OnlyArm("huge")(arms, rows)
-
-
 def test_rivals_are_scored_but_not_trained(one_arm: Experiment) -> None:
-    for name in (*RIVALS, *ARM_RIVALS, "only small"):
+    for name in (*RIVALS, *ARM_RIVALS):
         with pytest.raises(ConfigError, match=name):
             find_trainable(name)
     assert find_trainable("retry") is POLICY_FACTORIES["retry"]
@@ -332,8 +328,6 @@ def test_rivals_are_scored_but_not_trained(one_arm: Experiment) -> None:
 def test_rivals_that_use_confidence_are_compared_with_votes_that_do() -> None:
     aware = {name for name in (*RIVALS, *ARM_RIVALS) if sees_evidence(name)}
     assert aware == {"weighted-consistency", "confidence-stopping", "agreement-cascade"}
-    assert sees_evidence("only small")
-    assert sees_evidence(find_factory("only small"))
     assert not sees_evidence(find_factory("shortest-majority"))
 
 
@@ -350,9 +344,9 @@ def test_rivals_that_use_confidence_are_compared_with_votes_that_do() -> None:
     ids=lambda value: "-".join(sorted(value)) or "none",
 )
 def test_rivals_need_data(change: dict[str, bool], skipped: set[str]) -> None:
-    data = RivalData(**{"has_logprobs": True, "has_lengths": True, **change})
+    data = RecordedData(**{"has_logprobs": True, "has_lengths": True, **change})
     names = (*POLICY_FACTORIES, *RIVALS)
-    assert {name for name in names if data.find_obstacle(name)} == skipped
+    assert {name for name in names if find_obstacle(name, data)} == skipped
 
 
 def scored_names(pool: Pool, **options: Any) -> list[str]:
@@ -362,17 +356,40 @@ def scored_names(pool: Pool, **options: Any) -> list[str]:
 
 def test_what_was_recorded_decides_which_rivals_are_scored() -> None:
     pool = make_pool()
-    assert RivalData.of(Experiment(pool, (1, 2))) == RivalData(has_logprobs=True, has_lengths=True)
-    bare = RivalData.of(Experiment(replace(pool, signals=None), (1, 2)))
-    assert bare == RivalData(has_logprobs=False, has_lengths=False)
+    assert RecordedData.of(Experiment(pool, (1, 2))) == RecordedData(
+        has_logprobs=True, has_lengths=True
+    )
+    bare = RecordedData.of(Experiment(replace(pool, signals=None), (1, 2)))
+    assert bare == RecordedData(has_logprobs=False, has_lengths=False)
     with pytest.raises(ConfigError, match="shortest-majority"):
         scored_names(replace(pool, signals=None), policies=["shortest-majority"])
     assert scored_names(pool, policies=[*RIVALS]) == [*RIVALS]
 
 
-def test_single_arms_are_rows_where_the_budget_pays_for_them() -> None:
-    pool = make_pool(ARMS)
-    names = [name for name in arm_policies(ARMS) if name != "sequential"]
-    assert set(only_arms(ARMS)) < set(names)
-    found = scored_names(pool, policies=names)
-    assert found == [name for name in names if name not in ("only large", "only other")]
+def test_rivals_are_listed_for_one_arm_or_for_several() -> None:
+    assert set(RIVALS) < set(list_policies())
+    assert set(ARM_RIVALS) == set(list_policies(ARMS)) - {
+        *("mixture-votes", "mixture", "sequential", "oracle"),
+        *only_arms(ARMS),
+    }
+    assert scored_names(make_pool(ARMS), policies=[*ARM_RIVALS]) == [*ARM_RIVALS]
+
+
+def test_rivals_whose_data_is_missing_are_listed_with_the_reason(
+    make_run: Callable[[Rows], Path], rows: Rows
+) -> None:
+    bare = [{**row, "mean_logprob": None} for row in rows]
+    known: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2)}
+    found = evaluate_run(make_run(bare), policies=None, **known)
+    assert set(RIVALS) & set(found["skipped"]) == {"weighted-consistency", "confidence-stopping"}
+    scored = {row["policy"] for row in found["rows"]}
+    assert scored >= {"bayesian-stopping", "shortest-majority"}
+
+
+def test_options_that_rivals_do_not_support_are_refused(run: Path) -> None:
+    known: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2), "policies": ["bayesian-stopping"]}
+    for options in ({"rounds": 2}, {"round_cost": 1.0}, {"tie_break": "logprob"}):
+        with pytest.raises(ConfigError, match="bayesian-stopping"):
+            evaluate_run(run, **known, **options)
+    with pytest.raises(ConfigError, match="weighted-consistency"):
+        evaluate_run(run, **{**known, "policies": ["weighted-consistency"], "evidence": "votes"})

@@ -1,8 +1,7 @@
 """Cascades: rivals over several arms, fitted to training questions and scored.
 
 An agreement cascade samples a cheap arm and, unless its answers agree, an expensive one (Yue et
-al., 2024; Chen et al., 2025). Every sample counts once. A single arm is the best mixture of numbers
-of its samples, with votes weighted as the mixture over all arms weights them.
+al., 2024; Chen et al., 2025). Every sample counts once.
 
 They are rows of tables: they cannot be trained or served.
 """
@@ -10,19 +9,17 @@ They are rows of tables: they cannot be trained or served.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from adacompute.core.answers import UNPARSED
-from adacompute.core.errors import ConfigError
 from adacompute.evaluation.evidence_factories import choose_arms
 from adacompute.evaluation.replay import ReplayResult
-from adacompute.evaluation.rival_settings import fit_settings
 from adacompute.evaluation.running_votes import label_orders, leader_accuracy, running_totals
+from reproduction.rival_settings import fit_settings
 
 if TYPE_CHECKING:
     from adacompute.core.types import IntArray
@@ -32,9 +29,6 @@ if TYPE_CHECKING:
 
 Settings = tuple[Sequence[tuple[Any, ...]], ReplayResult]
 """Settings of a rival and their results, (N, settings)."""
-
-ONLY = "only "
-"""How the row of a single arm begins."""
 
 COUNTS = (1, 2, 3, 4, 6, 8)
 """Numbers of samples of an arm that are tried."""
@@ -84,6 +78,9 @@ def make_agreement_cascade(experiment: Experiment, train: IntArray) -> FittedPol
     settings = [one for found, _ in parts for one in found]
     result = ReplayResult.side_by_side([result for _, result in parts])
     return fit_settings("agreement-cascade", experiment, train, settings, result)
+
+
+make_agreement_cascade.sees_evidence = True  # type: ignore[attr-defined]
 
 
 def _run_single(evidence: Evidence, *, arm: int) -> Settings:
@@ -156,22 +153,3 @@ def _summarise(evidence: Evidence, columns: Sequence[tuple[Any, ...]]) -> Replay
     arrays = (np.column_stack(one).astype(np.float64) for one in zip(*whole, strict=True))
     cost, correct, n_samples, n_rounds = arrays
     return evidence.summarise(cost, correct, n_samples, n_rounds)
-
-
-@dataclass(frozen=True)
-class OnlyArm:
-    """Fits the best mixture of numbers of samples of one arm."""
-
-    arm: str
-    sees_evidence: ClassVar[bool] = True
-
-    def __call__(self, experiment: Experiment, train: IntArray) -> FittedPolicy:
-        """Fit it to training questions."""
-        if self.arm not in experiment.arm_names:
-            known = ", ".join(experiment.arm_names)
-            raise ConfigError(f"there is no arm {self.arm!r}; there are {known}")
-        arm = experiment.arm_names.index(self.arm)
-        evidence = experiment.evidence
-        result = evidence.run_arm(arm, evidence.confidence(train, joint=False))
-        settings = [(self.arm, n) for n in range(1, evidence.max_samples[arm] + 1)]
-        return fit_settings(f"{ONLY}{self.arm}", experiment, train, settings, result)

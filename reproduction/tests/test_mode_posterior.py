@@ -9,7 +9,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from adacompute.core.mode_posterior import list_vote_counts, measure_modes, vote_state_numbers
+from reproduction.mode_posterior import list_vote_counts, measure_modes, vote_state_numbers
 
 MAX_VOTES = 7
 COUNTS = np.array([[5, 3, 2, 0], [4, 4, 1, 1], [10, 0, 0, 0], [7, 1, 1, 1], [1, 2, 3, 4]])

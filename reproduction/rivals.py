@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.mode_posterior import measure_modes, vote_state_numbers
 from adacompute.core.votes import tally
 from adacompute.evaluation.replay import ReplayResult
-from adacompute.evaluation.rival_settings import CAPS, fit_settings, fit_stopping
 from adacompute.evaluation.running_votes import (
     OrderedVotes,
     label_orders,
@@ -27,6 +25,8 @@ from adacompute.evaluation.running_votes import (
     weighted_accuracies,
 )
 from adacompute.policies.confidence import LENGTH
+from reproduction.mode_posterior import measure_modes, vote_state_numbers
+from reproduction.rival_settings import CAPS, fit_settings, fit_stopping
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray
@@ -57,6 +57,9 @@ def make_weighted_consistency(experiment: Experiment, train: IntArray) -> Fitted
     result = by_temperature[best]
     settings = [(n, TEMPERATURES[best]) for n in range(1, result.cost.shape[1] + 1)]
     return fit_settings("weighted-consistency", experiment, train, settings, result)
+
+
+make_weighted_consistency.sees_evidence = True  # type: ignore[attr-defined]
 
 
 def _weigh_by_temperature(evidence: Evidence) -> list[ReplayResult]:
@@ -115,6 +118,9 @@ def make_confidence_stopping(experiment: Experiment, train: IntArray) -> FittedP
     log_odds = confidence.log_odds(samples.arm, samples.column(confidence.signals))
     table = combine_confidences(votes, log_odds[evidence.order[0]])
     return fit_stopping("confidence-stopping", experiment, train, THRESHOLDS, table)
+
+
+make_confidence_stopping.sees_evidence = True  # type: ignore[attr-defined]
 
 
 def combine_confidences(votes: OrderedVotes, log_odds: FloatArray) -> tuple[FloatArray, FloatArray]:
