@@ -7,7 +7,8 @@ meaning that are named ``signal_…``. What a server reports has names elsewhere
 from __future__ import annotations
 
 import re
-from numbers import Real
+
+import numpy as np
 
 SCORE, PREFIX = "score", "signal_"
 
@@ -31,4 +32,5 @@ def is_given(name: object) -> bool:
 
 def is_value(value: object) -> bool:
     """Whether a value may be that of a signal: a finite number, or NaN, which is unknown."""
-    return isinstance(value, Real) and not abs(value) > MAX_VALUE
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    return is_number and not abs(value) > MAX_VALUE
