@@ -32,5 +32,4 @@ def is_given(name: object) -> bool:
 
 def is_value(value: object) -> bool:
     """Whether a value may be that of a signal: a finite number, or NaN, which is unknown."""
-    is_number = isinstance(value, int | float | np.integer | np.floating)
-    return is_number and not abs(value) > MAX_VALUE
+    return isinstance(value, int | float | np.integer | np.floating) and not abs(value) > MAX_VALUE
