@@ -32,4 +32,6 @@ def is_given(name: object) -> bool:
 
 def is_value(value: object) -> bool:
     """Whether a value may be that of a signal: a finite number, or NaN, which is unknown."""
-    return isinstance(value, int | float | np.integer | np.floating) and not abs(value) > MAX_VALUE
+    if not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    return not (value > MAX_VALUE or value < -MAX_VALUE)
