@@ -52,9 +52,9 @@ def make_rows(name: str, gain: float = 1.5) -> list[Row]:
 
 def shuffle(rows: list[Row], name: str) -> list[Row]:
     """Return rows whose signals belong to other samples of the same question."""
-    rng, values = np.random.default_rng(3), np.array([row[name] for row in rows])
-    values = rng.permuted(values.reshape(N_QUESTIONS, N_SAMPLES), axis=1).ravel().tolist()
-    return [{**row, name: value} for row, value in zip(rows, values, strict=True)]
+    values = np.array([row[name] for row in rows]).reshape(N_QUESTIONS, N_SAMPLES)
+    shuffled = np.random.default_rng(3).permuted(values, axis=1).ravel().tolist()
+    return [{**row, name: value} for row, value in zip(rows, shuffled, strict=True)]
 
 
 def open_experiment(path: Path, rows: list[Row], *, use: bool = True) -> Experiment:
@@ -216,7 +216,8 @@ def test_a_sample_without_the_signal_counts_as_an_average_one_with_a_warning(
 def test_odd_signals_of_a_sample_are_refused(name: str, value: Any) -> None:
     with pytest.raises(DataError, match="a sample has the signal"):
         Sample("right", signals={name: value})
-    assert Sample("right", signals={"score": np.float32(1), VERIFIER: np.nan})
+    single: Any = np.float32(1)
+    assert Sample("right", signals={"score": single, VERIFIER: np.nan})
 
 
 def test_a_server_cannot_give_signals_of_a_caller(bundle: Bundle, policy: SequentialPolicy) -> None:

@@ -89,7 +89,8 @@ class Engine:
         path, name = "chat/completions", self.virtual.name
         request = VirtualRequest(body, path, name, budget=None, debug=False)
         session = self.open(request).session
-        session.tell([ParsedAnswer("0.5")] * session.n_planned)
+        sample = Sample("0.5", mean_logprob=0.0, signals={SCORE: 0.0})
+        session.tell([ParsedAnswer("0.5", sample)] * session.n_planned)
         session.ask()
         await self.grading.parse(session, Sample("The answer is \\frac{1}{2}."))
 
