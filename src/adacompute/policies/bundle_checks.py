@@ -39,5 +39,6 @@ def check_signals(bundle: Bundle, path: str, supplied: Collection[str] = ()) -> 
     if missing := [name for name in given if name not in supplied]:
         raise BundleError(
             f"{path} uses {' and '.join(missing)} of each sample, which no server returns: run it "
-            "in Python, where your model gives them, or fit it with --evidence votes"
+            "in Python, where your model gives them (a gateway with a scorer gives a score), or "
+            "fit it with --evidence votes"
         )
