@@ -307,7 +307,8 @@ says what the files are for. This page is made from the schemas in the code.
 
 SAMPLES = """One row per sample: input of `import` and `fit` (Parquet, CSV or JSON lines), and
 `samples.parquet` of a run. A column that may be null may be absent, and so may `correct` if the
-samples are graded. Other columns are ignored."""
+samples are graded. Columns of numbers named `signal_…` are
+[signals of your own](policies.md#signals-of-your-own). Other columns are ignored."""
 
 QUESTIONS = """One row per question: input of `collect` and `fit`, and of `import --gold`. The input
 of `batch` needs only `question` ([input of a batch](../tutorials/batch.md#input))."""

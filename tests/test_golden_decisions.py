@@ -52,7 +52,7 @@ STORED = [
 TOLERANCE = 1e-9
 
 # A gateway tries its policies on made-up samples before it serves, which have no log-probabilities.
-pytestmark = pytest.mark.filterwarnings("ignore:the policy weighs votes by log-probability")
+pytestmark = pytest.mark.filterwarnings("ignore:the policy weighs samples by")
 
 
 @pytest.fixture(scope="module")

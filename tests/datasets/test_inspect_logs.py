@@ -205,6 +205,9 @@ def test_scores_become_right_or_wrong(tmp_path: Path, value: object, right: bool
     log = changed(scores={"judge": {"value": value, "answer": "x"}})
     table = read_inspect_logs(write_log(tmp_path / "log.json", log))
     assert set(table["correct"].to_pylist()) == {right}
+    assert (
+        table["score"].null_count == table.num_rows
+    )  # a grade is no signal: no one knows it later
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [1, 0], "excellent"])

@@ -5,10 +5,13 @@ The reference is made from these tables. It reads no files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
+
+from adacompute.core.errors import DataError
+from adacompute.core.signals import MAX_GIVEN, PREFIX, SCORE, is_given
 
 REQUIRED = frozenset({"question_id", "sample", "correct"})
 """Columns that may not be null."""
@@ -80,7 +83,7 @@ SAMPLE_COLUMNS: Mapping[str, tuple[Any, str]] = {
     ),
     "finish_reason": (pa.string(), "why the completion ended"),
     "cost": (pa.float64(), "money paid for the sample, including its score"),
-    "score": (pa.float64(), "the scorer's rating, for best-of-n"),
+    "score": (pa.float64(), "the scorer's rating, larger is better: for best-of-n, and a signal"),
     "entropy": (pa.float32(), "mean entropy of its tokens, from 0 to 1"),
     "top_logprobs": (
         pa.int32(),
@@ -104,3 +107,30 @@ def make_schema(columns: Mapping[str, tuple[Any, str]]) -> pa.Schema:
     return pa.schema(
         [pa.field(name, kind, nullable=name not in REQUIRED) for name, (kind, _) in columns.items()]
     )
+
+
+def add_signals(schema: pa.Schema, names: Iterable[str], source: object) -> pa.Schema:
+    """Return a schema of samples with those of some columns that are named ``signal_…``.
+
+    Other tables have none. DataError if there are many, or if a name is not short and plain.
+    """
+    known = (*schema.names, *names)
+    found = [name for name in dict.fromkeys(known) if name.startswith(PREFIX)]
+    found = found if SCORE in schema.names else []
+    if wrong := [name for name in found if not is_given(name)]:
+        raise DataError(
+            f"{source} has a column {wrong[0][:80]!r}, which cannot be a signal: name it "
+            f"'{PREFIX}' and up to 40 letters, digits and underscores"
+        )
+    if len(found) > MAX_GIVEN:
+        raise DataError(
+            f"{source} has {len(found)} columns named '{PREFIX}…', above the limit of {MAX_GIVEN}: "
+            "leave some out"
+        )
+    added = [pa.field(name, pa.float64()) for name in found if name not in schema.names]
+    return pa.schema([*schema, *added])
+
+
+def advise(name: str) -> str:
+    """Return what to do about a value that is no number, where it is that of a signal."""
+    return ": write numbers, or rename the column" if is_given(name) else ""

@@ -229,7 +229,7 @@ def _select_scores(path: Path, samples: list[_ScoredSample], scorer: str | None)
     ]
     records_answers = any(answer is not None for _, _, answer in scored)
     for row, value, answer in scored:
-        row["score"], row["correct"] = value, value >= MIN_CORRECT_SCORE
+        row["correct"] = value >= MIN_CORRECT_SCORE  # the score is a grade: no one knows it later
         use_completion = not records_answers or (row["correct"] and not answer)
         row["answer"] = ((row["completion"] if use_completion else answer) or "").strip() or None
         row["correct"] = row["correct"] and row["answer"] is not None

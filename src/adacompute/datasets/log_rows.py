@@ -80,4 +80,4 @@ def _grade(rows: list[Row], grade: GradeFunction) -> None:
         except DataError as error:
             raise DataError(f"question {name!r}: {error}") from None
         for row, answer, correct in zip(samples, grades.answer, grades.correct, strict=True):
-            row["answer"], row["correct"], row["score"] = answer, correct, None
+            row["answer"], row["correct"] = answer, correct

@@ -1,7 +1,8 @@
 """Rows: Parquet, JSONL and CSV files of questions and of recorded samples.
 
 One row per sample, or one per question. The format follows from the suffix (``.jsonl``,
-``.ndjson``, ``.csv``, else Parquet). Unknown columns are ignored, and absent columns that may be
+``.ndjson``, ``.csv``, else Parquet). Columns of samples that are named ``signal_…`` are read as
+numbers, other unknown columns are ignored, and absent columns that may be
 null are null. The characters of a completion are counted if they are not given. Public data files
 call the difficulty of a question ``level``, and the arm ``operating_level``; both names are
 accepted. An invalid file raises a DataError of one sentence. This module knows nothing of runs or
@@ -16,12 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.datasets.columns import QUESTION_COLUMNS, SAMPLE_COLUMNS, make_schema
+from adacompute.core.signals import MAX_VALUE, is_given
+from adacompute.datasets.columns import (
+    QUESTION_COLUMNS,
+    SAMPLE_COLUMNS,
+    add_signals,
+    advise,
+    make_schema,
+)
 from adacompute.datasets.records import first_line, open_parquet, read_parquet
-from adacompute.datasets.text_rows import ReadColumns, read_csv, read_jsonl
+from adacompute.datasets.text_rows import FindTypes, ReadColumns, read_csv, read_jsonl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 SAMPLE_SCHEMA = make_schema(SAMPLE_COLUMNS)
@@ -43,7 +51,7 @@ _REMEDIES = {
 }
 """What to do about a missing column that must not be null."""
 
-TEXT_READERS: dict[str, Callable[[Path, Mapping[str, pa.DataType]], ReadColumns]] = {
+TEXT_READERS: dict[str, Callable[[Path, FindTypes], ReadColumns]] = {
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".csv": read_csv,
@@ -95,6 +103,14 @@ def check_samples(table: pa.Table, source: object) -> pa.Table:
             f"{source}: sample {row['sample']} of question {row['question_id']!r} is correct but "
             "has no answer: an unparsed sample cannot be correct"
         )
+    for name in filter(is_given, table.column_names):
+        large = pc.greater(pc.abs(table[name]), MAX_VALUE)
+        if pc.any(large).as_py():
+            value = table[name].filter(large)[0].as_py()
+            raise DataError(
+                f"column {name!r} of {source} holds {value}, which cannot be a signal: write "
+                f"numbers up to {MAX_VALUE:g}, and null where there is none"
+            )
     n_chars = pc.coalesce(table["completion_chars"], pc.utf8_length(table["completion"]))
     index = SAMPLE_SCHEMA.get_field_index("completion_chars")
     return table.set_column(index, SAMPLE_SCHEMA.field(index), n_chars)
@@ -137,11 +153,15 @@ def read_columns(
     if not path.is_file():
         raise DataError(f"there is no file {path}")
     renames = _check_renames(renames, schema)
-    types = {field.name: field.type for field in schema}
-    types |= {SOURCE_NAMES[name]: types[name] for name in SOURCE_NAMES if name in types}
-    types |= {name: types[ours] for name, ours in renames.items()}
+
+    def find_types(names: Iterable[str]) -> Mapping[str, pa.DataType]:
+        own = add_signals(schema, (renames.get(name, name) for name in names), path)
+        types = {field.name: field.type for field in own}
+        types |= {SOURCE_NAMES[name]: types[name] for name in SOURCE_NAMES if name in types}
+        return types | {name: types[ours] for name, ours in renames.items() if ours in types}
+
     read = TEXT_READERS.get(path.suffix.lower(), _read_parquet)
-    return _select(*read(path, types), schema, path, renames)
+    return _select(*read(path, find_types), schema, path, renames)
 
 
 def select_columns(
@@ -153,7 +173,8 @@ def select_columns(
 
 
 def _check_renames(renames: Mapping[str, str] | None, schema: pa.Schema) -> Mapping[str, str]:
-    unknown = [ours for ours in (renames or {}).values() if ours not in schema.names]
+    known = add_signals(schema, (renames or {}).values(), "columns=").names
+    unknown = [ours for ours in (renames or {}).values() if ours not in known]
     if unknown:
         raise ConfigError(
             f"there is no column {unknown[0]!r} to map to; there are {', '.join(schema.names)}"
@@ -181,13 +202,14 @@ def _select(
     found = found.select(kept)
     found = found.rename_columns([renames.get(name, name) for name in found.column_names])
     names = [renames.get(name, name) for name in names if name not in replaced]
+    schema = add_signals(schema, names, source)
     return pa.table([_column(source, found, field, names) for field in schema], schema=schema)
 
 
-def _read_parquet(path: Path, types: Mapping[str, pa.DataType]) -> ReadColumns:
+def _read_parquet(path: Path, find_types: FindTypes) -> ReadColumns:
     with open_parquet(path) as file:
         names: list[str] = file.schema_arrow.names
-        found = read_parquet(file, types, path)
+        found = read_parquet(file, find_types(names), path)
         found.validate(full=True)
     return ReadColumns(found, names)
 
@@ -209,7 +231,7 @@ def _column(source: object, found: pa.Table, field: pa.Field, names: list[str]) 
     except (pa.ArrowException, ValueError) as error:
         raise DataError(
             f"column {present!r} of {source} is {column.type} and cannot be {field.type}: "
-            f"{first_line(error)}"
+            f"{first_line(error)}{advise(name)}"
         ) from None
     if not field.nullable and cast.null_count:
         raise DataError(

@@ -8,6 +8,7 @@ This module does not interpret the columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -15,10 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from adacompute.core.errors import DataError
+from adacompute.datasets.columns import advise
 from adacompute.datasets.records import JsonNumber, as_text, first_line, read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 BATCH_ROWS = 65_536
@@ -45,35 +46,48 @@ class ReadColumns(NamedTuple):
     names: list[str]
 
 
-def read_jsonl(path: Path, types: Mapping[str, pa.DataType]) -> ReadColumns:
-    """Read JSON lines; a key that a line lacks is null."""
-    batches: list[pa.RecordBatch] = []
-    names: dict[str, None] = {}
-    columns: dict[str, list[Any]] = {name: [] for name in types}
+FindTypes = Callable[[Iterable[str]], Mapping[str, pa.DataType]]
+"""Returns the types of the columns to read, from the names of those that a file has."""
 
-    writers = [(name, _converter(type_), columns[name].append) for name, type_ in types.items()]
+
+def read_jsonl(path: Path, find_types: FindTypes) -> ReadColumns:
+    """Read JSON lines; a key that a line lacks is null."""
+    tables: list[pa.Table] = []
+    names: dict[str, None] = {}
+    types: dict[str, pa.DataType] = {}
+    columns: dict[str, list[Any]] = {}
+    writers: list[tuple[str, Callable[[Any], Any], Callable[[Any], None]]] = []
+
+    def begin(found: Mapping[str, pa.DataType], n_rows: int) -> None:
+        for name in [name for name in found if name not in types]:
+            types[name], columns[name] = found[name], [None] * n_rows
+            writers.append((name, _converter(found[name]), columns[name].append))
 
     def flush() -> None:
         arrays = [_array(path, name, columns[name], type_) for name, type_ in types.items()]
-        batches.append(pa.RecordBatch.from_arrays(arrays, names=list(types)))
+        tables.append(pa.table(arrays, names=list(types)))
         for column in columns.values():
             column.clear()
 
     count = 0
+    begin(find_types(()), 0)
     for count, (line, record) in enumerate(read_records(path, exact=True), 1):
+        n_names = len(names)
         names.update(dict.fromkeys(record))
+        if len(names) > n_names:
+            begin(find_types([*types, *record]), (count - 1) % BATCH_ROWS)
         for name, convert, append in writers:
             value = record.get(name)
             try:
                 append(None if value is None else convert(value))
             except ValueError as error:
-                raise DataError(f"line {line} of {path}: {name!r} {error}") from None
+                raise DataError(f"line {line} of {path}: {name!r} {error}{advise(name)}") from None
         if count % BATCH_ROWS == 0:
             flush()
     if count == 0:
         raise DataError(f"{path} holds no rows")
     flush()
-    table = pa.Table.from_batches(batches)
+    table = pa.concat_tables(tables, promote_options="default")
     return ReadColumns(table.select([name for name in types if name in names]), list(names))
 
 
@@ -132,7 +146,7 @@ def _to_integer(number: float, text: str) -> int:
     raise ValueError(f"is {text}, not an integer")
 
 
-def read_csv(path: Path, types: Mapping[str, pa.DataType]) -> ReadColumns:
+def read_csv(path: Path, find_types: FindTypes) -> ReadColumns:
     """Read a CSV file with a header; quoted fields may contain line breaks."""
     read_options = pa.csv.ReadOptions(block_size=MAX_ROW_BYTES, use_threads=False)
     parse_options = pa.csv.ParseOptions(newlines_in_values=True)
@@ -142,6 +156,7 @@ def read_csv(path: Path, types: Mapping[str, pa.DataType]) -> ReadColumns:
     try:
         with pa.csv.open_csv(path, read_options, parse_options) as file:
             names: list[str] = file.schema.names
+        types = find_types(names)
         present = [name for name in types if names.count(name) == 1]
         convert_options.include_columns = present
         convert_options.column_types = dict.fromkeys(present, pa.string())
@@ -165,7 +180,7 @@ def _convert_column(
             values.append(_convert_cell(text, type_))
         except ValueError as error:
             row = pc.index(column, text).as_py() + 1
-            raise DataError(f"row {row} of {path}: {name!r} {error}") from None
+            raise DataError(f"row {row} of {path}: {name!r} {error}{advise(name)}") from None
     return pa.chunked_array([_array(path, name, values, type_).take(encoded.indices)])
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from adacompute.core.errors import DataError
 from adacompute.core.types import text_id
+from adacompute.datasets.columns import add_signals
 from adacompute.datasets.rows import SAMPLE_SCHEMA, check_samples, finish_samples, read_columns
 
 if TYPE_CHECKING:
@@ -94,8 +95,7 @@ def read_answers(
             answers = list(write_alike([row["completion"] or row["answer"] for row in samples]))
         for row, answer in zip(samples, answers, strict=True):
             rows.append({**row, "answer": answer, "correct": None})
-    table = pa.Table.from_pylist(rows, schema=WITHOUT_GRADES)
-    return GradedSamples(finish_samples(table, path))
+    return GradedSamples(finish_samples(_make_table(rows, WITHOUT_GRADES, path), path))
 
 
 def grade_table(
@@ -143,8 +143,13 @@ def _grade(
             rows.append({**row, **columns, "answer": answer, "correct": correct})
     if not rows:
         raise DataError(f"none of the {len(excluded)} questions of {source} has a gold answer")
-    table = check_samples(pa.Table.from_pylist(rows, schema=SAMPLE_SCHEMA), source)
-    return GradedSamples(table, excluded)
+    return GradedSamples(check_samples(_make_table(rows, SAMPLE_SCHEMA, source), source), excluded)
+
+
+def _make_table(rows: Sequence[Row], schema: pa.Schema, source: object) -> pa.Table:
+    """Return rows as a table with their signals; a file of several may lack some."""
+    names = {name: None for row in rows for name in row}
+    return pa.Table.from_pylist(rows, schema=add_signals(schema, names, source))
 
 
 def _index(key: pa.Table) -> dict[str, Row]:

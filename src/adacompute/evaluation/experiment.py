@@ -28,7 +28,7 @@ from adacompute.evaluation.evidence import Evidence, arm_samples
 from adacompute.evaluation.kept_results import KeptResults, hash_value
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay, ReplayResult
-from adacompute.policies.confidence import LIKELIHOODS
+from adacompute.policies.confidence import LENGTH
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.policy import Policy
 from adacompute.policies.prior import response_profile
@@ -140,8 +140,8 @@ class Experiment:
 
     @cached_property
     def weighs_votes(self) -> bool:
-        """Whether votes of the baseline are weighted: log-probabilities or arms are recorded."""
-        return self.pool.has_arms or (self.use_confidence and _has_likelihoods(self.pool))
+        """Whether votes of the baseline are weighted: signals or arms are recorded."""
+        return self.pool.has_arms or (self.use_confidence and _has_signals(self.pool))
 
     @property
     def uses_evidence(self) -> bool:
@@ -224,10 +224,10 @@ class Experiment:
         return ReplayResult.side_by_side([self._rule_results[rule] for rule in rules])
 
 
-def _has_likelihoods(pool: Pool) -> bool:
-    """Whether some log-probability was recorded with the samples."""
+def _has_signals(pool: Pool) -> bool:
+    """Whether some signal besides the length was recorded with the samples."""
     return pool.signals is not None and any(
-        name in LIKELIHOODS and not np.isnan(column).all()
+        name != LENGTH and not np.isnan(column).all()
         for name, column in zip(pool.signal_names, pool.signals.T, strict=True)
     )
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args, get_type_hints
 
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.signals import is_given, is_value
 from adacompute.models.logprobs import answer_logprob
 
 UpstreamKind = Literal["openai", "vllm", "llama.cpp", "ollama", "generic"]
@@ -103,8 +104,9 @@ class Sample:
     reported. `mean_logprob` is the mean log-probability of the tokens, and `min_logprob_window` the
     lowest mean over 16 consecutive ones. `entropy` is the mean of their entropies, from 0 to 1,
     estimated from the `top_logprobs` likeliest tokens in each place. `token_logprobs` holds the
-    tokens of the text in packed form, for `answer_logprob`. `latency_s` is the duration of the
-    successful attempt, without queueing and earlier attempts.
+    tokens of the text in packed form, for `answer_logprob`. `signals` are what you know beside the
+    reply: a `score`, and numbers named `signal_…`. `latency_s` is the duration of the successful
+    attempt, without queueing and earlier attempts.
     """
 
     text: str
@@ -121,7 +123,16 @@ class Sample:
     top_logprobs: int | None = None
     min_logprob_window: float | None = None
     token_logprobs: bytes | None = field(default=None, repr=False)
+    signals: Mapping[str, float] = field(default_factory=dict, hash=False)
     raw: Any = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, value in self.signals.items():
+            if not is_given(name) or not is_value(value):
+                raise DataError(
+                    f"a sample has the signal {name!r} = {value!r:.80}: give finite numbers, named "
+                    "'score' or 'signal_' and up to 40 letters, digits and underscores"
+                )
 
     @property
     def ran_out_of_tokens(self) -> bool:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from adacompute.core.signals import MAX_VALUE
 from adacompute.models.calls import CallTracker
 from adacompute.models.endpoint import Endpoint
 from adacompute.models.failures import Failure
 from adacompute.models.model import CallUsage, parse_usage
 from adacompute.models.openai_format import MalformedReply
-
-MAX_SCORE = 1e300
-"""Scores must be smaller in absolute value; NaN and infinity are malformed."""
 
 
 class HttpScorer(Endpoint):
@@ -49,6 +47,6 @@ def parse_score(document: object, _: float = 0.0) -> float:
     (0.5, 2.0)
     """
     score: Any = document.get("score") if isinstance(document, dict) else document
-    if type(score) not in {int, float} or not abs(score) < MAX_SCORE:
+    if type(score) not in {int, float} or not abs(score) <= MAX_VALUE:
         raise MalformedReply("its reply is neither a number nor an object with a numeric score")
     return float(score)

@@ -1,9 +1,11 @@
-"""Bundle checks: which bundles can be used, by the verdict of their calibration and their arms.
+"""Bundle checks: which bundles can be used, by their verdict, their arms and their signals.
 
 It does not judge: `calibrate` writes the verdict into the bundle.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from adacompute.core.errors import BundleError
 from adacompute.policies.bundle import ADVISED, NOT_JUDGED, Bundle
@@ -27,4 +29,16 @@ def check_arms(bundle: Bundle, path: str) -> None:
         raise BundleError(
             f"{path} does not say how its arms {', '.join(policy.arms)} are sampled, because their "
             "samples were imported: collect them with 'adacompute collect --arm …'"
+        )
+
+
+def check_signals(bundle: Bundle, path: str, supplied: Collection[str] = ()) -> None:
+    """Refuse a policy that uses signals beside those that are supplied or come in replies."""
+    confidence = bundle.policy.confidence
+    given = [] if confidence is None else confidence.given
+    if missing := [name for name in given if name not in supplied]:
+        raise BundleError(
+            f"{path} uses {' and '.join(missing)} of each sample, which no server returns: run it "
+            "in Python, where your model gives them (a gateway with a scorer gives a score), or "
+            "fit it with --evidence votes"
         )

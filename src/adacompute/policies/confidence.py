@@ -1,11 +1,11 @@
 """Confidence: what a sample tells about itself: its odds of being correct, and its weight in votes.
 
-A sample tells something about itself: how likely the model found its own words, how long it is. For
-each arm, a logistic regression on the signals that are recorded turns them into the log-odds of a
-correct answer, which decisions see. In votes a sample counts with a weight, whose logarithm is
-linear in the same signals; ``vote_weights`` fits it.
+A sample tells something about itself: how likely the model found its own words, how long it is,
+what a verifier thinks of it. For each arm, a logistic regression on the signals that are recorded
+turns them into the log-odds of a correct answer, which decisions see. In votes a sample counts with
+a weight, whose logarithm is linear in the same signals; ``vote_weights`` fits it.
 
-A log-probability is used only if it tells correct samples of a training question from wrong ones.
+A signal is used only if it tells correct samples of a training question from wrong ones.
 The model does not know prices or states.
 """
 
@@ -19,17 +19,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adacompute.core.answers import UNPARSED
+from adacompute.core.signals import SCORE, is_given
 
 if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, FloatArray, IntArray
 
 LIKELIHOODS = ("mean_logprob", "min_logprob_window", "answer_logprob")
+"""Log-probabilities, which a server reports."""
+
+RISING = (*LIKELIHOODS, SCORE)
 """Signals that can only speak for a sample when they are larger."""
 
 LENGTH = "log_length"
 """Logarithm of the number of tokens, or of characters where tokens are not recorded."""
 
 SIGNALS = (*LIKELIHOODS, LENGTH)
+"""Signals that are found in a reply; a caller gives the others (``core.signals``)."""
+
 MAX_LOG_ODDS = 6.0
 """Log-odds are clipped to this size."""
 
@@ -92,6 +98,11 @@ class Confidence:
         return [self.measure(arm, (self.mean[arm] + z * direction).tolist()) for z in ASSUMED]
 
     @property
+    def given(self) -> list[str]:
+        """Signals that a caller gives with each sample: no server reports them."""
+        return [name for name in self.signals if is_given(name)]
+
+    @property
     def has_equal_weights(self) -> bool:
         """Whether every sample counts once."""
         return not (self.weight_slope.any() or np.ptp(self.weight_intercept) > 0)
@@ -130,7 +141,7 @@ def fit_confidence(
 ) -> Confidence:
     """Fit the log-odds of the parsed samples of training questions; every sample counts once.
 
-    A likelihood whose slope would be negative is not used.
+    A likelihood or a score whose slope would be negative is not used.
     """
     shape = (n_arms, len(signals))
     mean, scale, slope = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -154,13 +165,13 @@ def fit_confidence(
 def _fit_monotone(
     values: FloatArray, correct: FloatArray, signals: tuple[str, ...]
 ) -> tuple[float, FloatArray]:
-    """Fit a logistic regression; leave out likelihoods until no slope of one is negative."""
+    """Fit a logistic regression; leave out rising signals until no slope of one is negative."""
     used = values.any(axis=0)
     while True:
         weights = fit_logistic(values[:, used], correct)
         slope = np.zeros(len(signals))
         slope[used] = weights[1:]
-        wrong = np.array([name in LIKELIHOODS for name in signals], dtype=np.bool_) & (slope < 0)
+        wrong = np.array([name in RISING for name in signals], dtype=np.bool_) & (slope < 0)
         if not wrong.any():
             return float(weights[0]), slope
         used &= ~wrong

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import BundleError
+from adacompute.core.signals import MAX_GIVEN, is_given
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.confidence import SIGNALS, Confidence
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.spec import PolicySpec, read_choice, read_entry, read_numbers
+from adacompute.policies.spec import PolicySpec, read_entry, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +46,8 @@ def mixture_from_spec(spec: PolicySpec) -> ArmMixture:
     return ArmMixture(arms, choices, schedule, confidence, read_costs(content, arms))
 
 
+MAX_SIGNALS = len(SIGNALS) + 1 + MAX_GIVEN
+
 _SIGNAL_TABLES = ("mean", "scale", "slope", "weight_slope")
 _ARM_TABLES = ("intercept", "weight_intercept")
 
@@ -58,7 +61,13 @@ def confidence_to_json(confidence: Confidence) -> dict[str, Any]:
 
 def confidence_from_json(content: Mapping[str, Any], n_arms: int) -> Confidence:
     """Build a confidence model from JSON values."""
-    signals = tuple(read_choice(SIGNALS, name) for name in content["signals"])
+    signals = tuple(read_entry(content, "signals", list))
+    are_known = all(name in SIGNALS or is_given(name) for name in signals)
+    if not are_known or len(set(signals)) < len(signals) or len(signals) > MAX_SIGNALS:
+        raise BundleError(
+            f"signals must have different known names, at most {MAX_SIGNALS}, got "
+            f"{str(list(signals))[:200]}"
+        )
     tables = {
         name: np.array([read_numbers(row) for row in content[name]]).reshape(n_arms, len(signals))
         for name in _SIGNAL_TABLES

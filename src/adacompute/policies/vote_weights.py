@@ -21,6 +21,7 @@ from adacompute.core.answers import UNPARSED
 from adacompute.policies.confidence import (
     LENGTH,
     LIKELIHOODS,
+    RISING,
     Confidence,
     equal_confidence,
     fit_confidence,
@@ -49,10 +50,10 @@ FOLDS = 3
 MIN_ACCURACY = 0.02
 """Accuracies of arms are at least so far from 0 and 1."""
 
-MIN_STANDARD_ERRORS, MIN_STANDARD_ERRORS_OF_LENGTH = 0.25, 2.0
+MIN_STANDARD_ERRORS, MIN_STANDARD_ERRORS_OF_OTHERS = 0.25, 2.0
 """Standard errors by which weighted votes must be better than equal ones.
 
-Log-probabilities are known to help; the length of a sample alone has to prove it.
+Log-probabilities and scores are known to help; other signals alone have to prove it.
 """
 
 MIN_SEPARATION = 2.5
@@ -124,10 +125,10 @@ def fit_votes(
     if not signals and not joint:
         return fitted
     votes, centre = _list_votes(samples, fitted, train, max_samples, seed=seed, joint=joint)
-    has_likelihood = any(name in LIKELIHOODS for name in signals)
-    bounds = [_bounds(name, has_likelihood=has_likelihood) for name in signals]
+    has_rising = any(name in RISING for name in signals)
+    bounds = [_bounds(name, is_alone=len(signals) == 1) for name in signals]
     bounds += [(-math.inf, math.inf)] * (len(centre) - len(signals))
-    needed = MIN_STANDARD_ERRORS if has_likelihood or joint else MIN_STANDARD_ERRORS_OF_LENGTH
+    needed = MIN_STANDARD_ERRORS if has_rising or joint else MIN_STANDARD_ERRORS_OF_OTHERS
     if not _is_better(votes, centre, bounds, len(train), needed, seed):
         return equal_confidence(1) if n_arms == 1 else fitted
     coefficient = _fit(votes, centre, bounds, len(train))
@@ -137,7 +138,7 @@ def fit_votes(
 def _useful_signals(samples: ArmSamples, training: BoolArray) -> tuple[str, ...]:
     """Return the signals that tell correct samples of a question from wrong ones.
 
-    The length of samples of a single arm is used only beside a log-probability.
+    The length of samples of a single arm is used only beside another signal.
     """
     question, correct = samples.answers.question[training], samples.answers.correct[training]
     cell = question * samples.n_arms + samples.arm[training]
@@ -146,21 +147,21 @@ def _useful_signals(samples: ArmSamples, training: BoolArray) -> tuple[str, ...]
         if np.isnan(values).all():
             continue
         found = measure_separation(values, correct, cell, question)
-        if (found if name in LIKELIHOODS else abs(found)) >= MIN_SEPARATION:
+        if (found if name in RISING else abs(found)) >= MIN_SEPARATION:
             useful.append(name)
     if samples.n_arms == 1 and useful == [LENGTH]:
         return ()
     return tuple(useful)
 
 
-def _bounds(name: str, *, has_likelihood: bool) -> tuple[float, float]:
-    """Return between which numbers the coefficient of a signal is: likelihoods speak for a sample.
+def _bounds(name: str, *, is_alone: bool) -> tuple[float, float]:
+    """Return between which numbers the coefficient of a signal is: rising ones speak for a sample.
 
-    Beside a likelihood, other signals do not change weights: the length of a sample does not help.
+    Beside another signal, the length of a sample does not change weights: it does not help.
     """
-    if name in LIKELIHOODS:
+    if name in RISING:
         return 0.0, math.inf
-    return (0.0, 0.0) if has_likelihood else (-math.inf, math.inf)
+    return (0.0, 0.0) if name == LENGTH and not is_alone else (-math.inf, math.inf)
 
 
 def _list_votes(

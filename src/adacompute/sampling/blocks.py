@@ -135,11 +135,14 @@ class QuestionProgress:
             self.arms.append(arm)
             self.evidence.add(*policy.confidence.measure(arm, values))
 
-    def lacks_confidence(self, samples: Sequence[Sample]) -> bool:
-        """Whether the policy weighs votes by log-probabilities that a sample does not have."""
-        if not self.bundle.weighs_logprobs:
-            return False
-        return any(sample.mean_logprob is None for sample in samples)
+    def find_missing(self, samples: Sequence[Sample]) -> list[str]:
+        """Return the signals that the policy uses and that a sample does not have."""
+        confidence = self.bundle.policy.confidence
+        given = [] if confidence is None else confidence.given
+        missing = [name for name in given if any(name not in one.signals for one in samples)]
+        if self.bundle.weighs_logprobs and any(one.mean_logprob is None for one in samples):
+            missing.append("mean_logprob")
+        return missing
 
     def vote(self) -> int:
         """Index of the sample that wins the vote, −1 if none was parsed.
@@ -172,13 +175,14 @@ def read_signals(names: Sequence[str], sample: Sample, answer: str | None) -> li
     n_tokens = sample.completion_tokens
     length = len(sample.text) if n_tokens is None or sample.is_estimated else n_tokens
     known = {
+        **sample.signals,
         "mean_logprob": sample.mean_logprob,
         "min_logprob_window": sample.min_logprob_window,
         LENGTH: math.log1p(length),
     }
     if "answer_logprob" in names:
         known["answer_logprob"] = sample.answer_logprob(answer)
-    found = (known[name] for name in names)
+    found = (known.get(name) for name in names)
     return [math.nan if value is None else value for value in found]
 
 

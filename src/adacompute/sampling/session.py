@@ -47,9 +47,9 @@ AnySample = str | Sample | ParsedAnswer
 """A sample in any form that a session takes."""
 
 
-NO_LOGPROBS = (
-    "the policy weighs votes by log-probability, and a sample has none, so it counts as an average "
-    "one: give its mean_logprob, or fit the policy with evidence='votes'"
+NO_SIGNAL = (
+    "the policy weighs samples by {0}, and one has none, so it counts as an average one: give its "
+    "{0}, or fit the policy with evidence='votes'"
 )
 
 Equal = Callable[[str, str], bool]
@@ -324,8 +324,8 @@ class Session:
             values.append(value)
             samples.append(sample)
         progress = self.progress
-        if progress.lacks_confidence(samples):
-            warnings.warn(NO_LOGPROBS, stacklevel=3)
+        if missing := progress.find_missing(samples):
+            warnings.warn(NO_SIGNAL.format(" and ".join(missing)), stacklevel=3)
         for value, sample in zip(values, samples, strict=True):
             number = UNPARSED if value is None else self._count(value)
             progress.add_evidence(sample, value)

@@ -26,7 +26,7 @@ from adacompute.graders.grader import load_grader
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle, load_bundle
-from adacompute.policies.bundle_checks import check_arms, check_verdict
+from adacompute.policies.bundle_checks import check_arms, check_signals, check_verdict
 from adacompute.spending.call_costs import MONEY, CallCosts
 from adacompute.spending.token_prices import TokenPriceList, find_token_prices, parse_token_prices
 from adacompute.stages.batch_plan import LOCAL, RAY, open_engine, plan_questions, read_total
@@ -75,6 +75,7 @@ def run_batch(
     if not options.base_urls:
         raise ConfigError("a batch needs a server: give --base-url, or --plan-only to see its plan")
     check_arms(bundle, str(options.bundle))
+    check_signals(bundle, str(options.bundle))
     arms, grader = make_arms(options, bundle), _find_grader(options, bundle)
     costs = CallCosts(bundle.unit, _read_prices(options, bundle))
     settings = BatchSettings(total=total, reserve=options.reserve, concurrency=options.concurrency)

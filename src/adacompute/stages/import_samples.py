@@ -250,7 +250,10 @@ def read_arms(
                 excluded[question] = excluded.get(question, 0) + count
     table = tables[0]
     if None not in sources:
-        table = check_samples(pa.concat_tables(tables), " and ".join(map(str, sources.values())))
+        table = check_samples(
+            pa.concat_tables(tables, promote_options="default"),
+            " and ".join(map(str, sources.values())),
+        )
     return GradedSamples(pool_arms(table, grader) if pool_answers else table, excluded)
 
 

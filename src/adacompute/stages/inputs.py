@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError, MissingExtra, check_installed
+from adacompute.core.signals import SCORE, is_given
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, check_budgets
 from adacompute.evaluation.factories import ROUTERS
@@ -136,17 +138,33 @@ def make_pool(
 
 
 def _read_signals(recorded: SampleSet) -> dict[str, Any]:
-    """Return what was recorded about the confidence of samples, and their arms."""
+    """Return what was recorded about the confidence of samples, and their arms.
+
+    A score that tells every correct answer from every wrong one is a grade: it is left out.
+    """
     length = recorded.column("completion_tokens")
     if np.isnan(length).all():
         length = recorded.column("completion_chars")
     columns = [recorded.column(name) for name in LIKELIHOODS]
+    given = {
+        name: recorded.column(name) for name in recorded.columns.column_names if is_given(name)
+    }
+    if SCORE in given and _is_grade(given[SCORE], recorded.answers):
+        del given[SCORE]
+    given = {name: column for name, column in given.items() if not np.isnan(column).all()}
     return {
         "arm": recorded.arm if len(recorded.arms) > 1 else None,
         "arms": recorded.arms,
-        "signal_names": SIGNALS,
-        "signals": np.column_stack([*columns, np.log1p(np.maximum(length, 0.0))]),
+        "signal_names": (*SIGNALS, *given),
+        "signals": np.column_stack([*columns, np.log1p(np.maximum(length, 0.0)), *given.values()]),
     }
+
+
+def _is_grade(score: FloatArray, answers: Answers) -> bool:
+    """Whether scores of all correct answers are above those of all wrong ones."""
+    known = (answers.answer != UNPARSED) & ~np.isnan(score)
+    right, wrong = (score[known & own] for own in (answers.correct, ~answers.correct))
+    return bool(len(right) and len(wrong) and right.min() > wrong.max())
 
 
 def _logprobs(recorded: SampleSet) -> FloatArray:

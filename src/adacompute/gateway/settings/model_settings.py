@@ -70,8 +70,8 @@ class ModelConfig:
     token_prices: str | None = None
     """File with the token prices of this model, instead of the gateway's."""
     scorer: str | None = None
-    """URL that scores texts, used if no answer can be parsed. If it fails, the first sample is
-    returned."""
+    """URL that scores texts: all samples if the policy uses scores, else those of a request without
+    a parsed answer. If it fails, the first sample is returned."""
     answer_field: str | None = None
     """JSON pointer to the member that is graded, such as ``/answer``, of answers to requests for
     JSON. Without it, such requests are forwarded."""

@@ -19,6 +19,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from adacompute.core.errors import BundleError, InfeasibleBudget, ModelError
+from adacompute.core.signals import SCORE
 from adacompute.core.types import Float32Array, hash_bytes, hash_text
 from adacompute.gateway.accounting.call_log import CallRecorder
 from adacompute.gateway.requests.chat_messages import last_user_text
@@ -28,10 +29,11 @@ from adacompute.gateway.requests.refusals import BadRequest
 from adacompute.gateway.voting.decision import Decision, Outcome, QuestionSource
 from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.request_model import RequestModel, Target
+from adacompute.gateway.voting.scored_model import ScoredModel
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.models.body import Body
 from adacompute.models.messages import Prompt, Sample
-from adacompute.models.model import CallUsage
+from adacompute.models.model import CallUsage, Model
 from adacompute.models.openai import Upstream
 from adacompute.models.responses_format import RESPONSES
 from adacompute.policies.arm_settings import edit_request, find_question
@@ -87,7 +89,8 @@ class Engine:
         path, name = "chat/completions", self.virtual.name
         request = VirtualRequest(body, path, name, budget=None, debug=False)
         session = self.open(request).session
-        session.tell([ParsedAnswer("0.5")] * session.n_planned)
+        sample = Sample("0.5", mean_logprob=0.0, signals={SCORE: 0.0})
+        session.tell([ParsedAnswer("0.5", sample)] * session.n_planned)
         session.ask()
         await self.grading.parse(session, Sample("The answer is \\frac{1}{2}."))
 
@@ -224,7 +227,7 @@ class Engine:
         deadline_s = min(remaining_s, self.virtual.deadline_s or math.inf)
         is_complete = await run_session(
             session,
-            model,
+            self._with_scores(model, decision),
             grading=self.grading,
             on_usage=model.calls.append,
             deadline_s=deadline_s if deadline_s < math.inf else None,
@@ -298,22 +301,38 @@ class Engine:
         If no answer was parsed, it is the sample that the scorer prefers, or the first. A scorer
         that fails costs nothing but its scores.
         """
-        session, scorer = decision.session, self.virtual.scorer
+        session = decision.session
         decision.chosen = -1 if session.chosen is None else session.chosen
-        if decision.chosen < 0 and scorer is not None and session.question is not None:
-            question, url = session.question, scorer.base_url
-            tracker = recorder and recorder.for_purpose("scorer", scorer=url, on_usage=None)
-            try:
-                async with asyncio.TaskGroup() as group:
-                    scores = [
-                        group.create_task(scorer.score(question, sample.text, tracker=tracker))
-                        for sample in session.samples
-                    ]
-            except* ModelError as failures:
-                decision.scorer_error = str(failures.exceptions[0])
-            else:
-                decision.chosen = int(np.argmax([score.result() for score in scores]))
+        if decision.chosen < 0 and self.virtual.scorer is not None and session.question is not None:
+            score = partial(self._score, decision, recorder)
+            found = await asyncio.gather(*map(score, session.samples))
+            scores = [one for one in found if one is not None]
+            if len(scores) == len(found):
+                decision.chosen = int(np.argmax(scores))
         return session.samples[max(0, decision.chosen)]
+
+    def _with_scores(self, model: RequestModel, decision: Decision) -> Model:
+        """Return the model of a request, whose samples get scores if the policy uses them."""
+        confidence = decision.session.progress.bundle.policy.confidence
+        if confidence is None or SCORE not in confidence.given:
+            return model
+        return ScoredModel(model, partial(self._score, decision, model.recorder))
+
+    async def _score(
+        self, decision: Decision, recorder: CallRecorder | None, sample: Sample
+    ) -> float | None:
+        """Return the score of a sample; None if there is no scorer, or if it fails."""
+        question, scorer = decision.session.question, self.virtual.scorer
+        known = sample.signals.get(SCORE)
+        if known is not None or question is None or scorer is None:
+            return known
+        url = scorer.base_url
+        tracker = recorder and recorder.for_purpose("scorer", scorer=url, on_usage=None)
+        try:
+            return await scorer.score(question, sample.text, tracker=tracker)
+        except ModelError as error:
+            decision.scorer_error = str(error)
+            return None
 
     def _find_prices(self, budget: float) -> tuple[float, float]:
         """Return the prices of a budget for questions with a text and for those without."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
+from adacompute.core.signals import SCORE
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.log_settings import MB
@@ -24,7 +25,7 @@ from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import NOT_JUDGED, Bundle, load_bundle
-from adacompute.policies.bundle_checks import check_arms, check_verdict
+from adacompute.policies.bundle_checks import check_arms, check_signals, check_verdict
 from adacompute.spending.token_prices import (
     TokenPriceList,
     find_token_prices,
@@ -65,6 +66,7 @@ def make_model(
     ``grader`` is one of the caller's own; otherwise it is made from its name.
     """
     check_arms(bundle, given.bundle)
+    check_signals(bundle, given.bundle, (SCORE,) if given.scorer else ())
     first = bundle.arms[0].model if bundle.arms else None
     model, graded_by = given.model or bundle.model or first, given.grader or bundle.grader
     if model is None:
