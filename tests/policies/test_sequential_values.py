@@ -24,7 +24,7 @@ from adacompute.policies.confidence import equal_confidence
 from adacompute.policies.fitted_values import (
     FREE,
     FittedValues,
-    Rounds,
+    RoundLimits,
     n_described,
     table_shapes,
 )
@@ -74,7 +74,7 @@ def make_orders(seed: int, caps: tuple[int, ...], *, equal: bool = False) -> Ord
 
 
 def make_values(
-    rng: np.random.Generator, caps: tuple[int, ...], n_text: int, rounds: Rounds = FREE
+    rng: np.random.Generator, caps: tuple[int, ...], n_text: int, rounds: RoundLimits = FREE
 ) -> FittedValues:
     """Random regressions, of numbers that are saved exactly; lower prices have more to gain."""
     shapes = table_shapes(Grid(caps), rounds, n_described(len(caps), n_text), len(PRICES))
@@ -113,7 +113,7 @@ def make_policy(
     n_table: int = 0,
     *,
     uniform: bool = False,
-    rounds: Rounds = FREE,
+    rounds: RoundLimits = FREE,
 ) -> SequentialPolicy:
     """A policy with random tables; if ``uniform``, with a uniform choice at some prices."""
     rng = np.random.default_rng(seed)
@@ -205,10 +205,17 @@ def find(
     shape=st.sampled_from(SHAPES),
     uniform=st.booleans(),
     equal=st.booleans(),
-    rounds=st.sampled_from([FREE, Rounds(1), Rounds(2), Rounds(3), Rounds(None, 0.5)]),
+    rounds=st.sampled_from(
+        [FREE, RoundLimits(1), RoundLimits(2), RoundLimits(3), RoundLimits(None, 0.5)]
+    ),
 )
 def test_one_decision_in_two_forms(
-    *, seed: int, shape: tuple[tuple[int, ...], int], uniform: bool, equal: bool, rounds: Rounds
+    *,
+    seed: int,
+    shape: tuple[tuple[int, ...], int],
+    uniform: bool,
+    equal: bool,
+    rounds: RoundLimits,
 ) -> None:
     caps, n_table = shape
     if len(caps) > 1 and equal:
@@ -428,7 +435,7 @@ def test_rounds_take_as_long_as_their_slowest_samples() -> None:
     orders = make_orders(4, (6,))
     latency_s = np.random.default_rng(0).uniform(1.0, 2.0, orders.label.shape)
     cell = np.zeros(N_ROWS, np.int64)
-    for rounds, combine in ((FREE, np.sum), (Rounds(1), np.max)):
+    for rounds, combine in ((FREE, np.sum), (RoundLimits(1), np.max)):
         ends = make_policy(3, (6,), rounds=rounds).find_ends(orders, cell, latency_s)
         assert ends.latency_s is not None
         for row, n in enumerate(ends.position[:, 2].tolist()):

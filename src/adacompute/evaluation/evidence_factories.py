@@ -19,7 +19,7 @@ from adacompute.policies.advantage_fit import TrainingOrders, fit_advantages
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.arm_samples import Grid, list_counts
 from adacompute.policies.confidence import equal_confidence
-from adacompute.policies.fitted_values import Rounds
+from adacompute.policies.fitted_values import RoundLimits
 from adacompute.policies.learners import single_threaded
 from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.prior import fit_cells, pooled_prior, response_profile
@@ -89,7 +89,9 @@ def make_fitted(experiment: Experiment, train: IntArray, features: Float32Array)
     evidence = experiment.evidence.select(arms, caps)
     group, every = experiment.pool.group[train], mean_arm_cost(experiment, train)
     costs = tuple(every[arm] for arm in arms)
-    rounds = Rounds(experiment.round_limit, 0.0 if len(arms) > 1 else experiment.round_cost(train))
+    rounds = RoundLimits(
+        experiment.round_limit, 0.0 if len(arms) > 1 else experiment.round_cost(train)
+    )
     by_votes: SequentialPolicy | None = None
     if len(arms) == 1:
         by_votes = fit_vote_states(experiment, train, features)

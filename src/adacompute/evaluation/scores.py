@@ -103,14 +103,8 @@ def evaluate(
     experiment = share(Experiment(equal, kept, wanted, n_permutations, seed, **known))
     chosen = _choose_policies(policies, experiment)
     context = _Context.make(experiment, progress)
-    rows: list[dict[str, Any]] = []
-    for name, policy in chosen.items():
-        if policy == EQUAL_VOTES and not experiment.weighs_votes:
-            continue  # it is the mixture
-        progress(name)
-        rows += context.score(name, policy, wanted)
-    headroom = context.headroom
-    excluded = tuple(n for n in kept if n > max(headroom.experiment.levels))
+    rows = context.score_all(chosen, wanted, progress)
+    excluded = tuple(n for n in kept if n > max(context.headroom.experiment.levels))
     savings = [] if today is None else _compare_all(experiment, chosen, today, settings)
     return HeldOutScores(
         rows=rows,
@@ -157,6 +151,21 @@ class _Context:
         score_baseline(experiment)
         progress("oracle")
         return _Context(experiment, measure_headroom(experiment))
+
+    def score_all(
+        self,
+        policies: Mapping[str, str | PolicyFactory],
+        budgets: Sequence[float],
+        progress: Callable[[str], None],
+    ) -> list[dict[str, Any]]:
+        """Return the rows of all policies."""
+        rows: list[dict[str, Any]] = []
+        for name, policy in policies.items():
+            if policy == EQUAL_VOTES and not self.experiment.weighs_votes:
+                continue  # it is the mixture
+            progress(name)
+            rows += self.score(name, policy, budgets)
+        return rows
 
     def score(
         self, name: str, policy: str | PolicyFactory, budgets: Sequence[float]

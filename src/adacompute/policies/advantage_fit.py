@@ -18,7 +18,13 @@ import numpy as np
 
 from adacompute.core.answers import number_by_appearance
 from adacompute.core.states import MAX_SAMPLES, states, vote_keys
-from adacompute.policies.fitted_values import FREE, Described, Rounds, describe_orders, fit_values
+from adacompute.policies.fitted_values import (
+    FREE,
+    Described,
+    RoundLimits,
+    describe_orders,
+    fit_values,
+)
 from adacompute.policies.learners import assign_folds
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.sequential import SequentialPolicy
@@ -56,7 +62,7 @@ class TrainingOrders:
     group: KeyArray
     n_orders: int
     prices: FloatArray
-    rounds: Rounds = FREE
+    rounds: RoundLimits = FREE
 
     def rows(self, questions: IntArray, n_orders: int) -> IntArray:
         """Return the rows of the first orders of some questions."""
@@ -82,7 +88,7 @@ def fit_advantages(
     """
     n_orders, prices = training.n_fitted, training.prices
     described, samples, own = _describe(training, prior, cell, n_orders)
-    fit = _Fit(training, prior, table, known)
+    fit = _PolicyFit(training, prior, table, known)
     policy = fit.fit(described, samples, own)
     if table is not None:  # on one arm it is never clearly worse than a uniform number
         return policy
@@ -118,7 +124,7 @@ def _describe(
 
 
 @dataclass(frozen=True, eq=False)
-class _Fit:
+class _PolicyFit:
     """What all fits of one policy share."""
 
     training: TrainingOrders

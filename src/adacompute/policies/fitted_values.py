@@ -60,7 +60,7 @@ Exact = Callable[["IntArray", int], "FloatArray | float"]
 
 
 @dataclass(frozen=True)
-class Rounds:
+class RoundLimits:
     """How many rounds a question may take, if that is limited, and what a round costs."""
 
     limit: int | None = None
@@ -76,7 +76,7 @@ class Rounds:
         return 0 if self.limit is None else max(1, min(rounds_left, self.limit)) - 1
 
 
-FREE = Rounds()
+FREE = RoundLimits()
 """Samples are drawn one by one."""
 
 
@@ -96,7 +96,7 @@ class FittedValues:
     """
 
     max_samples: tuple[int, ...]
-    rounds: Rounds
+    rounds: RoundLimits
     chance: FloatArray
     mean: FloatArray
     scale: FloatArray
@@ -160,14 +160,14 @@ class FittedValues:
         return full
 
 
-def list_actions(grid: Grid, rounds: Rounds) -> list[tuple[int, int]]:
+def list_actions(grid: Grid, rounds: RoundLimits) -> list[tuple[int, int]]:
     """Return what can be sampled at once: an arm, and how many steps of it."""
     every = (1,) if rounds.are_free else STEPS
     return [(arm, k) for arm, n in enumerate(grid.by_arm) for k in every if k < len(n)]
 
 
 def table_shapes(
-    grid: Grid, rounds: Rounds, n_numbers: int, n_prices: int
+    grid: Grid, rounds: RoundLimits, n_numbers: int, n_prices: int
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tables of fitted values."""
     size, n_positions = n_numbers + N_CURVES, len(grid)
@@ -240,7 +240,7 @@ def fit_values(
     prices: FloatArray,
     max_samples: tuple[int, ...],
     exact: Exact | None = None,
-    rounds: Rounds = FREE,
+    rounds: RoundLimits = FREE,
 ) -> FittedValues:
     """Fit the regressions to orders of training questions.
 
@@ -251,14 +251,14 @@ def fit_values(
     tables: dict[str, Any] = {name: np.zeros(shape) for name, shape in shapes.items()}
     fitted = FittedValues(max_samples, rounds, **tables)
     value: list[list[FloatArray]] = [[np.empty(0)] * len(grid) for _ in fitted.advantage]
-    fit = _Fit(fitted, described, prices, exact, value)
+    fit = _ValueFit(fitted, described, prices, exact, value)
     for position in range(len(grid) - 1, -1, -1):
         fit.fit_position(position)
     return fitted
 
 
 @dataclass(frozen=True, eq=False)
-class _Fit:
+class _ValueFit:
     """A fit in progress; ``value`` holds the value of every order by table and position, (M, K)."""
 
     fitted: FittedValues

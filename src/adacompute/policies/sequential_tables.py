@@ -23,7 +23,7 @@ from adacompute.policies.evidence_tables import (
     read_costs,
 )
 from adacompute.policies.fitted_values import TABLES as VALUE_TABLES
-from adacompute.policies.fitted_values import FittedValues, Rounds, n_described, table_shapes
+from adacompute.policies.fitted_values import FittedValues, RoundLimits, n_described, table_shapes
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.prior import Prior, pooled_prior
 from adacompute.policies.sequential import SequentialPolicy
@@ -101,7 +101,7 @@ def _read(tables: Tables, spec: PolicySpec) -> SequentialPolicy:
     if not _fits_together(prior):
         raise BundleError("the text of a sequential policy does not fit its cells")
     known: dict[str, Any] = {"levels": spec.levels}
-    n_table, values, rounds = read_entry(spec.content, "table_samples", int), None, Rounds()
+    n_table, values, rounds = read_entry(spec.content, "table_samples", int), None, RoundLimits()
     if (content := read_entry(spec.content, "values", dict | None)) is not None:
         values = _Values.read(content, spec)
         known |= values.known
@@ -154,7 +154,7 @@ class _Values(NamedTuple):
     """What was stored with fitted values, and how their tables are read."""
 
     caps: tuple[int, ...]
-    rounds: Rounds
+    rounds: RoundLimits
     known: dict[str, Any]
 
     @staticmethod
@@ -177,7 +177,7 @@ class _Values(NamedTuple):
             "schedule": PriceSchedule(read_numbers(content["prices"])),
             "sample_cost": read_costs(content, arms),
         }
-        return _Values(caps, Rounds(limit, read_number(content["round_cost"])), known)
+        return _Values(caps, RoundLimits(limit, read_number(content["round_cost"])), known)
 
     def read_tables(self, tables: Tables, prefix: str, prior: Prior) -> dict[str, Any]:
         """Return the fitted values and the uniform choices in tables."""
