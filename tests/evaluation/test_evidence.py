@@ -12,6 +12,7 @@ import pytest
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import BundleError, ConfigError, DataError
 from adacompute.core.types import IntArray
+from adacompute.evaluation import evidence_factories
 from adacompute.evaluation.evidence import Evidence
 from adacompute.evaluation.evidence_factories import (
     MAX_POSITIONS,
@@ -47,12 +48,16 @@ N_SAMPLES = 8
 
 
 def make_pool(
-    n_questions: int = 80, *, arms: tuple[str, ...] = ("small", "large"), useless: bool = False
+    n_questions: int = 80,
+    *,
+    arms: tuple[str, ...] = ("small", "large"),
+    useless: bool = False,
+    large: float = 1.4,
 ) -> Pool:
     """Questions of mixed difficulty; the large arm is better, and confidence tells."""
     rng = np.random.default_rng(5)
     ease = rng.uniform(0.0, 1.0, n_questions)
-    skill = {"small": 0.6, "large": 1.4, "other": 1.0}
+    skill = {"small": 0.6, "large": large, "other": 1.0}
     rows: list[tuple[int, int, int, bool, float, float]] = []
     for q in range(n_questions):
         for a, name in enumerate(arms):
@@ -446,3 +451,40 @@ def test_ties_by_logprob_use_votes_alone() -> None:
     assert Experiment(replace(pool, round_cost=1.0), (1, 2)).uses_evidence
     assert not Experiment(replace(pool, signals=None), (1, 2)).uses_evidence
     assert not Experiment(pool, (1, 2), use_confidence=False).uses_evidence
+
+
+def test_a_single_efficient_arm_of_several_is_judged_by_its_own_samples() -> None:
+    """The table of votes counts the answers of all arms, so it is only for runs of one."""
+    pool = make_pool(large=0.2)
+    experiment = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=6)
+    fitted = make_fitted(experiment, np.arange(60), pool.features)
+    assert fitted.policy.arms == ("small",)
+    assert isinstance(fitted.policy, SequentialPolicy)
+    assert fitted.policy.table is None
+    own = make_pool(arms=("small",))
+    alone = replace(experiment, pool=own, _rule_results={})
+    policy = make_fitted(alone, np.arange(60), own.features).policy
+    assert isinstance(policy, SequentialPolicy)
+    assert policy.table is not None
+
+
+def test_rounds_that_no_question_takes_do_not_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = make_pool(arms=("small",))
+    for limit, kept in ((2, 2), (8, None), (1000, None)):
+        known = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=6, max_rounds=limit)
+        policy = make_fitted(known, np.arange(60), pool.features).policy
+        assert isinstance(policy, SequentialPolicy)
+        assert policy.fitted.rounds.limit == kept
+        assert policy.plans_for(limit)
+    monkeypatch.setattr(evidence_factories, "MAX_REGRESSIONS", 100)
+    known = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=6, max_rounds=7)
+    with pytest.raises(ConfigError, match="max_rounds of at most"):
+        make_fitted(known, np.arange(60), pool.features)
+
+
+def test_a_policy_is_not_replayed_in_rounds_that_it_was_not_fitted_for() -> None:
+    pool = make_pool(arms=("small",))
+    free = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=6)
+    policy = make_fitted(free, np.arange(60), pool.features).policy
+    with pytest.raises(ConfigError, match="max_rounds 2"):
+        replay_evidence(replace(free, max_rounds=2, _rule_results={}), policy, pool.features)

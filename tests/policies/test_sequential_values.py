@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers, number_classes
-from adacompute.core.errors import BundleError
+from adacompute.core.errors import BundleError, DataError
 from adacompute.core.states import StateMeasure
 from adacompute.core.types import FloatArray, IntArray, Level
 from adacompute.policies.advantage_fit import TrainingOrders, fit_advantages
@@ -39,11 +39,13 @@ from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.sequential_tables import from_spec, to_spec
 from adacompute.policies.spec import PolicySpec
 from adacompute.policies.vote_table import VoteTable
+from adacompute.sampling.session import ParsedAnswer, Request, Session
 from adacompute.storage.array_files import pack_arrays
 from test_support.states import measure_states
 
 PRICES = (0.5, 0.1, 0.03, 0.01, 0.001)
 N_CELLS, N_ROWS = 3, 40
+FEATURES = np.zeros((1, 2), dtype=np.float32)
 Change = Callable[[dict[str, FloatArray]], object]
 """Changes the tables of a saved policy."""
 
@@ -394,7 +396,7 @@ def test_damaged_tables_of_votes_are_refused(name: str) -> None:
         from_spec(damage(lambda tables: tables.pop(name), 2))
 
 
-@pytest.mark.parametrize("n_samples", [-1, 1, 3, 17])
+@pytest.mark.parametrize("n_samples", [-1, 1, 3, 17, 10**11])
 def test_table_of_votes_must_have_its_number_of_samples(n_samples: int) -> None:
     spec = damage(lambda _: None, 2)
     content = {**spec.content, "table_samples": n_samples}
@@ -409,7 +411,9 @@ def test_table_of_votes_must_have_its_number_of_samples(n_samples: int) -> None:
         ("max_samples", [0, 3], "cannot have"),
         ("max_samples", [3], "cannot have"),
         ("max_samples", [2, 2], "levels"),
+        ("max_samples", [10**15, 1], "cannot have"),
         ("prices", [0.5, 0.1], "prices"),
+        ("prices", np.geomspace(1, 1e-9, 300).tolist(), "at most 256 prices"),
         ("max_rounds", 0, "rounds"),
         ("max_rounds", 2, "prices"),
         ("arm_cost", [1.0, 0.0], "costs"),
@@ -440,3 +444,45 @@ def test_rounds_take_as_long_as_their_slowest_samples() -> None:
         assert ends.latency_s is not None
         for row, n in enumerate(ends.position[:, 2].tolist()):
             assert ends.latency_s[row, 2] == pytest.approx(combine(latency_s[row, :n]))
+
+
+def test_a_policy_without_a_table_and_without_values_is_refused() -> None:
+    spec = damage(lambda _: None)
+    content = {**spec.content, "values": None}
+    for levels in ((), spec.levels):
+        with pytest.raises(BundleError):
+            from_spec(PolicySpec(levels, content, dict(spec.files)))
+
+
+def count_rounds(bundle: Bundle, key: int) -> int:
+    """Return the rounds of a session with random answers."""
+    session = Session(bundle, None, price=PRICES[2], key=key, features=FEATURES)
+    answers = np.random.default_rng(key).integers(0, 3, 8)
+    while request := session.ask():
+        start = session.n_samples
+        session.tell([ParsedAnswer(str(one)) for one in answers[start : start + request.n]])
+    return session.rounds
+
+
+def test_a_session_takes_no_more_rounds_than_its_bundle_is_for() -> None:
+    rounds = []
+    for seed in range(6):
+        policy = make_policy(seed, (8,), rounds=RoundLimits(2))
+        both = Bundle(policy), Bundle(policy, max_rounds=2)
+        rounds += [[count_rounds(one, key) for one in both] for key in range(10)]
+    free, limited = np.array(rounds).max(axis=0).tolist()
+    assert (free > 2, limited) == (True, 2)
+
+
+def test_a_limit_that_no_question_reaches_is_none() -> None:
+    free, limited = make_policy(3, (8,)), make_policy(3, (8,), rounds=RoundLimits(2))
+    assert [free.plans_for(n) for n in (None, 7, 8, 1000)] == [True, False, True, True]
+    assert [limited.plans_for(n) for n in (None, 1, 2, 8)] == [False, False, True, False]
+
+
+def test_foreseeing_needs_all_samples_of_the_open_request() -> None:
+    policy = make_policy(3, (20,), uniform=True)
+    session = Session(Bundle(policy), None, price=PRICES[1], key=5, features=FEATURES)
+    assert session.ask() == Request(20, None)
+    with pytest.raises(DataError, match="20 samples are needed, got 17"):
+        session.planned_after([0] * 17)

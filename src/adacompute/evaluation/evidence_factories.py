@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.answers import number_by_appearance
+from adacompute.core.errors import ConfigError
 from adacompute.core.states import MAX_SAMPLES
 from adacompute.core.types import Level, make_levels
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
@@ -19,7 +20,7 @@ from adacompute.policies.advantage_fit import TrainingOrders, fit_advantages
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.arm_samples import Grid, list_counts
 from adacompute.policies.confidence import equal_confidence
-from adacompute.policies.fitted_values import RoundLimits
+from adacompute.policies.fitted_values import RoundLimits, list_actions
 from adacompute.policies.learners import single_threaded
 from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.prior import fit_cells, pooled_prior, response_profile
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 MAX_POSITIONS = 130
 """Positions that fitted values are computed at; arms are added, cheapest first, while they fit."""
+
+MAX_REGRESSIONS = 1 << 14
+"""Regressions of a policy, over all positions, actions and rounds; each is for all prices."""
 
 N_PRICES = 32
 """Prices of the grid; between two, questions are mixed."""
@@ -89,11 +93,9 @@ def make_fitted(experiment: Experiment, train: IntArray, features: Float32Array)
     evidence = experiment.evidence.select(arms, caps)
     group, every = experiment.pool.group[train], mean_arm_cost(experiment, train)
     costs = tuple(every[arm] for arm in arms)
-    rounds = RoundLimits(
-        experiment.round_limit, 0.0 if len(arms) > 1 else experiment.round_cost(train)
-    )
+    rounds = _limit_rounds(experiment, train, evidence.max_samples)
     by_votes: SequentialPolicy | None = None
-    if len(arms) == 1:
+    if not experiment.pool.has_arms:
         by_votes = fit_vote_states(experiment, train, features)
         prior, own = by_votes.prior, by_votes.prior.find_cell(features[train])
     else:
@@ -128,6 +130,25 @@ def make_fitted(experiment: Experiment, train: IntArray, features: Float32Array)
             policy = replace(policy, pooled=of_pool)
         result = evidence.run_policy(policy, features)
     return FittedPolicy(policy, tuple(training.prices.tolist()), features, known=result)
+
+
+def _limit_rounds(
+    experiment: Experiment, train: IntArray, max_samples: tuple[int, ...]
+) -> RoundLimits:
+    """Return how samples can be drawn; a limit that no question reaches is none."""
+    limit = experiment.round_limit
+    if limit is not None and limit >= sum(max_samples):
+        limit = None
+    rounds = RoundLimits(limit, 0.0 if experiment.pool.has_arms else experiment.round_cost(train))
+    n_actions = len(list_actions(Grid(max_samples), rounds))
+    per_round = len(Grid(max_samples)) * n_actions
+    if (limit or 1) * per_round > MAX_REGRESSIONS:
+        raise ConfigError(
+            f"a policy with {len(max_samples)} arms and up to {sum(max_samples)} samples cannot be "
+            f"fitted for {limit} rounds: use max_rounds of at most {MAX_REGRESSIONS // per_round}, "
+            "or leave it out"
+        )
+    return rounds
 
 
 def fit_vote_states(
@@ -170,6 +191,11 @@ def replay_evidence(
     """
     if not policy.arms:
         return None
+    if not policy.plans_for(experiment.round_limit):
+        raise ConfigError(
+            f"the policy was not fitted for max_rounds {experiment.round_limit}: fit it again, or "
+            "use another number of rounds"
+        )
     numbers = tuple(experiment.arm_names.index(name) for name in policy.arms)
     evidence = experiment.evidence.select(numbers, policy.max_by_arm)
     found = evidence.run_policy(policy, features)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from adacompute.policies.prior import Prior
     from adacompute.policies.vote_table import VoteTable
 
-MIN_ORDERS, MIN_ROWS = 8, 6_000
+MIN_ORDERS, MIN_ROWS = 8, 3_000
 """Orders of each question, and of all questions, that values are fitted to; fewer if there are."""
 
 FOLDS, FOLD_ORDERS = 3, 8
@@ -100,9 +100,10 @@ def fit_advantages(
         rows, held_out = (np.flatnonzero(used & one) for one in (fold != f, fold == f))
         part = replace(described.take(rows), weight=1.0 / min(FOLD_ORDERS, n_orders))
         fitted = fit.fit(part, samples.take(rows), own[rows])
-        end = fitted.find_ends(samples.take(held_out), own[held_out]).position
+        ends = fitted.find_ends(samples.take(held_out), own[held_out])
         scored, best = described.take(held_out), _choose_uniform(part, policy, prices)
-        gain[held_out] = _net(scored, end, prices) - _net(scored, best, prices)
+        gain[held_out] = _net(scored, ends.position, prices) - _net(scored, best, prices)
+        gain[held_out] -= prices * training.rounds.cost * (ends.n_rounds - 1)
     by_question = gain[used].reshape(len(training.train), -1, gain.shape[1]).mean(axis=1)
     is_better = _find_better(by_question)
     best = _choose_uniform(described, policy, prices)[0]

@@ -14,8 +14,6 @@ from adacompute.policies.policy import (
     Policy,
     PreparedKind,
     SampleEvidence,
-    State,
-    decide_rows,
     mixing_uniform,
 )
 
@@ -69,10 +67,6 @@ class ArmMixture(Policy):
         level = self.schedule.select_one(price, key)
         n_samples = self.choices[level][1]
         return (level, n_samples) if len(arm) < n_samples else None
-
-    def decide(self, state: State, price: float) -> IntArray:
-        """Return the next level of each question; the current level means stop."""
-        return decide_rows(self, state, price)
 
     def arm_of_level(self, level: int) -> int:
         """Return the arm that a level samples."""

@@ -39,6 +39,9 @@ SIGNALS = (*LIKELIHOODS, LENGTH)
 MAX_LOG_ODDS = 6.0
 """Log-odds are clipped to this size."""
 
+MAX_LOG_WEIGHT = 100.0
+"""Logarithms of weights are clipped to this size, so that sums of weights stay finite."""
+
 CLIP = 4.0
 """Standardised signals are clipped to this many standard deviations."""
 
@@ -79,10 +82,9 @@ class Confidence:
 
     def weight(self, arm: IntArray, values: FloatArray) -> FloatArray:
         """Return the weights of samples in votes from their signals, (S, signals)."""
-        standard = self.standardise(arm, values)
-        return np.asarray(
-            np.exp(self.weight_intercept[arm] + (standard * self.weight_slope[arm]).sum(axis=1))
-        )
+        total = self.standardise(arm, values) * self.weight_slope[arm]
+        logarithm = self.weight_intercept[arm] + total.sum(axis=1)
+        return np.asarray(np.exp(np.clip(logarithm, -MAX_LOG_WEIGHT, MAX_LOG_WEIGHT)))
 
     def measure(self, arm: int, values: Sequence[float]) -> tuple[float, float]:
         """Return the log-odds and the weight of one sample from its signals."""
@@ -101,17 +103,6 @@ class Confidence:
     def given(self) -> list[str]:
         """Signals that a caller gives with each sample: no server reports them."""
         return [name for name in self.signals if is_given(name)]
-
-    @property
-    def has_equal_weights(self) -> bool:
-        """Whether every sample counts once."""
-        return not (self.weight_slope.any() or np.ptp(self.weight_intercept) > 0)
-
-    @property
-    def without_weights(self) -> Confidence:
-        """The same log-odds, where every sample counts once."""
-        none = np.zeros_like(self.weight_slope), np.zeros_like(self.weight_intercept)
-        return Confidence(self.signals, self.mean, self.scale, self.slope, self.intercept, *none)
 
 
 def vote(answer: Sequence[int], weight: Sequence[float]) -> int:
@@ -178,16 +169,22 @@ def _fit_monotone(
 
 
 def fit_logistic(
-    values: FloatArray, correct: FloatArray, *, ridge: float = RIDGE, weight: float = 1.0
+    values: FloatArray,
+    correct: FloatArray,
+    *,
+    ridge: float = RIDGE,
+    weight: float = 1.0,
+    start: FloatArray | None = None,
 ) -> FloatArray:
     """Return intercept and slopes of a logistic regression with a small ridge, by Newton steps.
 
-    Every row counts with the ``weight``. ``correct`` may be shares.
+    Every row counts with the ``weight``. ``correct`` may be shares. Fewer steps are needed from a
+    ``start`` that is near.
     """
     design = np.column_stack([np.ones(len(values)), values])
     penalty = np.full(design.shape[1], ridge)
     penalty[0] = ridge / 100
-    weights = np.zeros(design.shape[1])
+    weights = np.zeros(design.shape[1]) if start is None else start
     for _ in range(NEWTON_STEPS):
         chance = 1 / (1 + np.exp(-np.clip(design @ weights, -30, 30)))
         gradient = weight * (design.T @ (correct - chance)) - penalty * weights

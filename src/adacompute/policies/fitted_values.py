@@ -324,12 +324,14 @@ class _ValueFit:
             described.correct[:, position],
             ridge=CHANCE_PENALTY,
             weight=described.weight,
+            start=fitted.chance[min(position + 1, len(fitted.chance) - 1)],
         )
         curves = np.empty((len(raw), N_CURVES))
         _add_curves(curves, raw @ chance[1:] + chance[0])
         mean, scale = _spread(curves)
         fitted.mean[position, -N_CURVES:], fitted.scale[position, -N_CURVES:] = mean, scale
-        return fitted.design(position, vector, text)
+        _standardise(curves, mean, scale)
+        return np.column_stack([np.ones(len(raw)), raw, curves])
 
     def _add_penalty(self, design: FloatArray, *, has_exact: bool) -> FloatArray:
         """Return the matrix of the ridge regression."""

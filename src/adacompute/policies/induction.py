@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 PRICES = np.geomspace(1.0, 1e-6, 97)
 """Prices at which continuing and stopping are compared; break-even prices are interpolated."""
 
+BLOCK_SIZE = 1 << 16
+"""Values that are summed at a time, so that they stay in the cache of a processor."""
+
 MIN_GAIN = 1e-12
 """Gains below this, relative to the probability of the state, are rounding errors."""
 
@@ -120,10 +123,20 @@ def occupancy(
 def _weighted_sum(value: FloatArray, row: IntArray, weight: FloatArray) -> FloatArray:
     """Return the sum over columns of ``weight`` times the values in the rows named by ``row``."""
     total = np.zeros((len(row), *value.shape[1:]), dtype=value.dtype)
-    for column, column_weight in zip(row.T, weight.astype(value.dtype).T, strict=True):
-        used = np.flatnonzero(column_weight)
-        shaped = column_weight[used].reshape(-1, *[1] * (value.ndim - 1))
-        total[used] += shaped * value[column[used]]  # each row is used once per column
+    flat, sums = value.reshape(len(value), -1), total.reshape(len(row), -1)
+    weights = weight.astype(value.dtype).T
+    used = [np.flatnonzero(column) for column in weights]
+    width = max(1, BLOCK_SIZE // len(row))
+    for start in range(0, flat.shape[1], width):
+        block = np.ascontiguousarray(flat[:, start : start + width])
+        part = sums[:, start : start + width]
+        for column, column_weight, rows in zip(row.T, weights, used, strict=True):
+            weighted = block[column[rows]]
+            weighted *= column_weight[rows, None]
+            if len(rows) == len(row):
+                part += weighted
+            else:
+                part[rows] += weighted  # each row is used once per column
     return total
 
 

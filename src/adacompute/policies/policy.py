@@ -51,15 +51,12 @@ class SampleMatrix:
 
     ``answer`` holds answer classes, −1 if the answer could not be parsed. ``logprob`` holds the
     mean log-probability of each sample, if it is known, and ``uncertainty`` that of a draft;
-    unknown entries are NaN. ``arm`` is the arm of each sample, and ``evidence`` its log-odds and
-    weight, for policies that see them.
+    unknown entries are NaN.
     """
 
     answer: IntArray
     logprob: FloatArray | None = None
     uncertainty: FloatArray | None = None
-    arm: IntArray | None = None
-    evidence: tuple[FloatArray, FloatArray] | None = None
 
     @cached_property
     def tally(self) -> votes.Tally:
@@ -248,11 +245,6 @@ class Policy:
         return False
 
     @property
-    def uniform_samples(self) -> IntArray | None:
-        """Samples that every question gets in one round at each price; 0 where it decides."""
-        return None
-
-    @property
     def highest_price(self) -> float:
         """Price of a sample above which an index rule draws one sample."""
         return 0.0
@@ -281,7 +273,10 @@ class Policy:
         return self.prepare_features(features)
 
     def decide(self, state: State, price: float) -> IntArray:
-        """Return the next level of each question; the current level means stop."""
+        """Return the next level of each question; the current level means stop.
+
+        Policies that see arms decide by ``next_level`` instead.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no decide")
 
     def next_level(
@@ -343,30 +338,6 @@ class IndexRule(Protocol):
         self, vote_states: IntArray, features: Float32Array, key: KeyArray
     ) -> FloatArray:
         """Return the price of a sample below which another one is drawn in vote states, (M, n)."""
-
-
-def decide_rows(policy: Policy, state: State, price: float) -> IntArray:
-    """Decide about each question of a block by the decision about one question."""
-    observed, level = state.observed, state.level.copy()
-    samples = observed.samples
-    none = np.zeros_like(samples.answer)
-    arm = none if samples.arm is None else samples.arm
-    log_odds, weight = (none * 0.0, none + 1.0) if samples.evidence is None else samples.evidence
-    for i, (row, n) in enumerate(
-        zip(observed.row.tolist(), observed.n_samples.tolist(), strict=True)
-    ):
-        found = policy.next_level(
-            arm[row, :n].tolist(),
-            samples.answer[row, :n].tolist(),
-            SampleEvidence(log_odds[row, :n].tolist(), weight[row, :n].tolist()),
-            price=price,
-            key=int(state.key[i]),
-            cell=int(state.features[i, 0]) if state.features.shape[1] else 0,
-            rounds_left=int(state.rounds_left[i]),
-        )
-        if found is not None:
-            level[i] = found[0]
-    return level
 
 
 def mixing_uniform(key: KeyArray) -> FloatArray:

@@ -28,7 +28,6 @@ from adacompute.policies.policy import (
     PreparedKind,
     SampleEvidence,
     State,
-    decide_rows,
     mixing_uniform,
 )
 from adacompute.policies.vote_table import TableLookup
@@ -112,11 +111,6 @@ class SequentialPolicy(Policy):
         return () if self.values is None else self.values.max_samples
 
     @property
-    def uniform_samples(self) -> IntArray | None:
-        """Samples that every question gets in one round at each price; 0 where it decides."""
-        return None if self.uniform is None else np.asarray(self.uniform[:, 1])
-
-    @property
     def max_samples(self) -> int:
         """Largest number of samples of a question, of all arms together."""
         return len(self.levels) if self.values is None else sum(self.max_by_arm)
@@ -128,6 +122,8 @@ class SequentialPolicy(Policy):
 
     def plans_for(self, max_rounds: int | None) -> bool:
         """Whether decisions are meant for so many rounds: values are fitted for a limit."""
+        if max_rounds is not None and max_rounds >= self.max_samples:
+            max_rounds = None
         return self.values is None or self.values.rounds.limit == max_rounds
 
     def make_lookup(self) -> Lookup | None:
@@ -149,10 +145,10 @@ class SequentialPolicy(Policy):
         return self.prior.find_cell(features)[:, None].astype(np.float32)
 
     def decide(self, state: State, price: float) -> IntArray:
-        """Return the next level of each question; the current level means stop."""
-        if self.values is None:
-            return self.votes.decide(state, price)
-        return decide_rows(self, state, price)
+        """Return the next level of each question by votes; the current level means stop."""
+        if self.values is not None:
+            return super().decide(state, price)
+        return self.votes.decide(state, price)
 
     @cached_property
     def _text(self) -> FloatArray:
@@ -194,7 +190,7 @@ class SequentialPolicy(Policy):
         if self.schedule is None or self.uniform is None:
             return None
         setting = self.schedule.select(price, mixing_uniform(keys))
-        chosen = self._first_actions(prepared[:, 0].astype(np.int64), setting)
+        chosen = self._first_actions[prepared[:, 0].astype(np.int64), setting]
         levels = [
             self._find_level(arm, self.fitted.grid.by_arm[arm][steps])
             for arm, steps in self.fitted.actions
@@ -203,12 +199,13 @@ class SequentialPolicy(Policy):
         is_uniform = self.uniform[setting, 1] > 0
         return np.where(is_uniform, np.array(own)[setting], np.array(levels)[chosen])
 
-    def _first_actions(self, cell: IntArray, setting: IntArray) -> IntArray:
-        """Return the action that each question begins with, at a setting of each."""
+    @cached_property
+    def _first_actions(self) -> IntArray:
+        """The action that questions of each cell begin with, at each price, (C, K)."""
         start = describe_one([], [], [], [], [0] * len(self.arms))
-        vector = np.repeat(start[None, :], len(cell), axis=0)
-        found = self.fitted.advantages(0, vector, self._text[cell], len(self.fitted.advantage) - 1)
-        return np.asarray(found[:, np.arange(len(cell)), setting].argmax(axis=0))
+        vector = np.repeat(start[None, :], self.n_cells, axis=0)
+        found = self.fitted.advantages(0, vector, self._text, len(self.fitted.advantage) - 1)
+        return np.asarray(found.argmax(axis=0))
 
     def next_level(
         self,

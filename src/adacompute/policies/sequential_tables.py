@@ -14,6 +14,7 @@ import numpy as np
 
 from adacompute.core.errors import BundleError
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, states
+from adacompute.core.types import MAX_LEVEL
 from adacompute.policies.arm_samples import Grid
 from adacompute.policies.bundle_files import TABLES, unpack_tables
 from adacompute.policies.evidence_tables import (
@@ -40,8 +41,8 @@ UNIFORM, VALUE = "uniform", "value_"
 POOLED = "pooled_"
 """Prefix of the tables of the policy for questions without a text."""
 
-MAX_POSITIONS = 1 << 12
-"""Positions that a bundle can have values of."""
+MAX_POSITIONS, MAX_PRICES = 1 << 12, 256
+"""Positions and prices that a bundle can have values of."""
 
 Tables = Mapping[str, Any]
 
@@ -102,11 +103,13 @@ def _read(tables: Tables, spec: PolicySpec) -> SequentialPolicy:
         raise BundleError("the text of a sequential policy does not fit its cells")
     known: dict[str, Any] = {"levels": spec.levels}
     n_table, values, rounds = read_entry(spec.content, "table_samples", int), None, RoundLimits()
+    if not 0 <= n_table <= MAX_SAMPLES:
+        raise BundleError(f"a table of vote states cannot have {n_table} samples")
     if (content := read_entry(spec.content, "values", dict | None)) is not None:
         values = _Values.read(content, spec)
         known |= values.known
         rounds = values.rounds
-    elif [level.n_samples for level in spec.levels] != list(range(1, n_table + 1)):
+    elif not n_table or [level.n_samples for level in spec.levels] != list(range(1, n_table + 1)):
         raise BundleError(f"a table of {n_table} samples does not fit {len(spec.levels)} levels")
     if values is not None and n_table and (len(values.caps) > 1 or not rounds.are_free):
         raise BundleError("a table of vote states is of single samples of one arm")
@@ -140,8 +143,6 @@ def _read_vote_table(
     tables: Tables, prefix: str, n_cells: int, n_samples: int, round_cost: float
 ) -> VoteTable:
     """Return the table of vote states of up to so many samples."""
-    if not 1 <= n_samples <= MAX_SAMPLES:
-        raise BundleError(f"a table of vote states cannot have {n_samples} samples")
     found = [tables[prefix + name].astype(np.float32) for name in STATE_TABLES]
     shape = int(states().first[n_samples + 1]), n_cells
     if any(one.shape != shape for one in found):
@@ -162,19 +163,23 @@ class _Values(NamedTuple):
         """Read the plain data of fitted values."""
         arms = read_arms(content)
         caps = tuple(int(read_number(value)) for value in content["max_samples"])
-        if len(caps) != len(arms) or min(caps) < 1 or len(Grid(caps)) > MAX_POSITIONS:
+        can_be = len(caps) == len(arms) and min(caps) >= 1 and max(caps) <= MAX_LEVEL
+        if not can_be or len(Grid(caps)) > MAX_POSITIONS:
             raise BundleError(f"the arms {', '.join(arms)} cannot have {list(caps)} samples")
         if [level.n_samples for level in spec.levels] != [
             n for counts in Grid(caps).by_arm for n in counts[1:]
         ]:
             raise BundleError("the levels of a sequential policy do not fit its arms")
+        prices = read_numbers(content["prices"])
+        if len(prices) > MAX_PRICES:
+            raise BundleError(f"a policy has at most {MAX_PRICES} prices, not {len(prices)}")
         limit = read_entry(content, "max_rounds", int | None)
         if limit is not None and limit < 1:
             raise BundleError(f"a policy cannot be for {limit} rounds")
         known = {
             "arms": arms,
             "confidence": confidence_from_json(content["confidence"], len(arms)),
-            "schedule": PriceSchedule(read_numbers(content["prices"])),
+            "schedule": PriceSchedule(prices),
             "sample_cost": read_costs(content, arms),
         }
         return _Values(caps, RoundLimits(limit, read_number(content["round_cost"])), known)

@@ -66,56 +66,23 @@ def fit_by_votes(
     shrunk towards all questions is chosen by cross-validation; a cell that is shrunk completely
     ignores the features.
     """
+    groups = np.arange(len(features)) if group is None else number_by_appearance(group)
     with single_threaded():
-        chosen = choose_prior(features, profile, sums, rows=rows, group=group, seed=seed)
-        (by_cluster,) = chosen.sum_clusters(sums, rows)
-        weight = chosen.weight
-        policy = _make_policy(levels, chosen.prior, by_cluster, weight, sums, round_cost)
+        training = _TrainingSet(features, profile, groups, sums, rows, seed)
+        fitted, shrinkage = fit_prior(features, profile, groups, seed=seed), 0.0
+        if fitted.inverse_penalty is not None:
+            shrinkage = _select_shrinkage(training, fitted.inverse_penalty)
+        if math.isinf(shrinkage):
+            fitted, shrinkage = pooled_fit(features.shape[1], len(profile)), 0.0
+        size = np.bincount(fitted.cluster, minlength=len(fitted.cell_share)).astype(np.float64)
+        weight = question_weights(fitted.cell_share, size, shrinkage)
+        (by_cluster,) = training.sum([fitted.cluster], [len(weight)])
+        policy = _make_policy(levels, fitted.prior, by_cluster, weight, sums, round_cost)
         if weight.shape[1] == 1:
             return policy
-        prior = pooled_prior(features.shape[1])
-        pooled = _make_policy(levels, prior, by_cluster, chosen.equal_weight, sums, round_cost)
+        prior, alike = pooled_prior(features.shape[1]), np.full((len(weight), 1), 1 / len(profile))
+        pooled = _make_policy(levels, prior, by_cluster, alike, sums, round_cost)
         return replace(policy, pooled=pooled)
-
-
-@dataclass(frozen=True, eq=False)
-class ChosenPrior:
-    """A prior, the cluster of each training question, and the weight of clusters in cells."""
-
-    prior: Prior
-    cluster: IntArray
-    weight: FloatArray
-
-    @property
-    def equal_weight(self) -> FloatArray:
-        """Weights of one cell in which all questions count alike, (clusters, 1)."""
-        return np.full((len(self.weight), 1), 1.0 / len(self.cluster))
-
-    def sum_clusters(self, sums: StateSums, rows: IntArray | None) -> list[StateMeasure]:
-        """Return the sums of the state measures over the clusters."""
-        return _sum(sums, rows, [self.cluster], [len(self.weight)])
-
-
-def choose_prior(
-    features: Float32Array,
-    profile: FloatArray,
-    sums: StateSums,
-    *,
-    rows: IntArray | None = None,
-    group: KeyArray | None = None,
-    seed: int = 0,
-) -> ChosenPrior:
-    """Fit the prior, and choose by cross-validation how far its cells are shrunk to the pool."""
-    groups = np.arange(len(features)) if group is None else number_by_appearance(group)
-    training = _TrainingSet(features, profile, groups, sums, rows, seed)
-    fitted, shrinkage = fit_prior(features, profile, groups, seed=seed), 0.0
-    if fitted.inverse_penalty is not None:
-        shrinkage = _select_shrinkage(training, fitted.inverse_penalty)
-    if math.isinf(shrinkage):
-        fitted, shrinkage = pooled_fit(features.shape[1], len(profile)), 0.0
-    size = np.bincount(fitted.cluster, minlength=len(fitted.cell_share)).astype(np.float64)
-    weight = question_weights(fitted.cell_share, size, shrinkage)
-    return ChosenPrior(fitted.prior, fitted.cluster, weight)
 
 
 def _make_policy(
@@ -149,24 +116,14 @@ class _TrainingSet:
 
     def sum(self, assignments: Sequence[IntArray], sizes: Sequence[int]) -> list[StateMeasure]:
         """Return the sums of the training questions over groups of them."""
-        return _sum(self.sums, self.rows, assignments, sizes)
-
-
-def _sum(
-    sums: StateSums,
-    rows: IntArray | None,
-    assignments: Sequence[IntArray],
-    sizes: Sequence[int],
-) -> list[StateMeasure]:
-    """Return sums over groups of the questions in ``rows``, by default of all questions."""
-    if rows is None:
-        return sums.sum(assignments, sizes)
-    spread = []
-    for assignment in assignments:
-        every = np.full(len(sums.answers), NO_GROUP)
-        every[rows] = assignment
-        spread.append(every)
-    return sums.sum(spread, sizes)
+        if self.rows is None:
+            return self.sums.sum(assignments, sizes)
+        spread = []
+        for assignment in assignments:
+            every = np.full(len(self.sums.answers), NO_GROUP)
+            every[self.rows] = assignment
+            spread.append(every)
+        return self.sums.sum(spread, sizes)
 
 
 def _select_shrinkage(training: _TrainingSet, inverse_penalty: float) -> float:

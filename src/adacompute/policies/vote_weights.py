@@ -21,6 +21,7 @@ from adacompute.core.answers import UNPARSED
 from adacompute.policies.confidence import (
     LENGTH,
     LIKELIHOODS,
+    MAX_LOG_WEIGHT,
     RISING,
     Confidence,
     equal_confidence,
@@ -273,6 +274,8 @@ def _is_better(
     seed: int,
 ) -> bool:
     """Whether weighted votes of held-out training questions are more accurate than equal ones."""
+    if n_questions < FOLDS:
+        return False
     fold = assign_folds(np.arange(n_questions), FOLDS, seed=seed)[votes.question]
     gain = np.zeros(len(fold))
     for f in range(FOLDS):
@@ -280,7 +283,8 @@ def _is_better(
         n_train = len(np.unique(votes.question[train]))
         coefficient = _fit(votes.take(train), centre, bounds, n_train)
         scored = votes.take(held_out)
-        weighted = np.exp(scored.values @ coefficient)
+        logarithm = scored.values @ coefficient
+        weighted = np.exp(np.clip(logarithm, -MAX_LOG_WEIGHT, MAX_LOG_WEIGHT))
         equal = np.ones(weighted.shape)
         gain[held_out] = _accuracy(scored, weighted) - _accuracy(scored, equal)
     by_question = np.bincount(votes.question, gain) / np.bincount(votes.question)

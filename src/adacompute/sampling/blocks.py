@@ -19,6 +19,7 @@ import numpy as np
 
 from adacompute.core import votes
 from adacompute.core.answers import UNPARSED
+from adacompute.core.errors import DataError
 from adacompute.core.types import Float32Array
 from adacompute.features.text import extract_features, feature_names
 from adacompute.models.messages import Sample
@@ -107,6 +108,8 @@ class QuestionProgress:
         It is the largest number over some levels of confidence of those samples, which are of the
         open request.
         """
+        if len(answers) < self.target:
+            raise DataError(f"{self.target} samples are needed, got {len(answers)}")
         missing = len(answers) - len(self.arms)
         arm = self.bundle.policy.arm_of_level(max(self.level, 0))
         largest: int | None = None

@@ -133,6 +133,7 @@ class Session:
         bundle = as_bundle(policy)
         if max_rounds is not None and max_rounds < 1:
             raise ConfigError(f"max_rounds must be 1 or more, not {max_rounds}")
+        limit = bundle.max_rounds if max_rounds is None else max_rounds
         if question is not None and not question.isascii():  # half of a surrogate pair is no text
             question = question.encode("utf-8", "replace").decode()
         self.grader = find_grader(policy, grader)
@@ -144,7 +145,7 @@ class Session:
             _choose_price(bundle, budget, price),
             question,
             hash_text(question or "") if key is None else key,
-            UNLIMITED_ROUNDS if max_rounds is None else max_rounds,
+            UNLIMITED_ROUNDS if limit is None else limit,
             None if features is None else bundle.policy.prepare_features(features),
         )
         self._classes: dict[str, int] = {}
