@@ -168,7 +168,7 @@ def test_calibrate_is_what_the_command_line_does(tmp_path: Path, example: ada.Sa
     printed = calibrate_run(tmp_path / "run", bundle=tmp_path / "bundle", budget=3.0)
     policy = ada.AdaptiveConsistency().fit(example)
     result = ada.calibrate(policy, example, budget=3.0)
-    own = {"bundle", "bundle_digest", "questions", "independent_questions"}
+    own = {"bundle", "bundle_digest", "questions", "independent_questions", "fold_assignments"}
     assert not {name for name in printed if name not in vars(result)} - own
     for name in set(printed) & set(vars(result)):
         assert getattr(result, name) == printed[name], name

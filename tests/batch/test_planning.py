@@ -29,7 +29,7 @@ from adacompute.core.types import UtilityTable, hash_text
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import Episode
 from adacompute.policies.policy import PreparedKind as Kind
-from adacompute.policies.policy import SampleMatrix
+from adacompute.policies.policy import SampleEvidence, SampleMatrix
 from adacompute.policies.router import RouterPolicy
 from adacompute.sampling.blocks import question_block_features
 
@@ -96,9 +96,24 @@ def price_in_memory(bundle: Bundle, texts: list[str], total: float) -> float:
     return plan_at_total(curve, n_questions=n, total=total).price
 
 
+def first_action(bundle: Bundle, price: float, key: int, cell: int) -> tuple[Any, int]:
+    """Return the first action of a policy that sees arms, for one question."""
+    known: dict[str, Any] = {"price": price, "key": key, "cell": cell, "rounds_left": 99}
+    found = bundle.policy.next_level([], [], SampleEvidence([], []), **known)
+    assert found is not None
+    level = bundle.policy.levels[found[0]]
+    assert found[1] == level.n_samples
+    return level.model, level.n_samples
+
+
 def actions_in_memory(bundle: Bundle, texts: list[str], price: float) -> list[tuple[Any, int]]:
     """Return the arm and the samples that the policy itself requests first."""
     features = bundle.policy.prepare_features(question_block_features(bundle, texts))
+    if bundle.policy.arms:
+        return [
+            first_action(bundle, price, hash_text(text), int(own[0]) if len(own) else 0)
+            for text, own in zip(texts, features, strict=True)
+        ]
     episode = Episode.start(
         bundle.policy,
         price,

@@ -33,6 +33,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "model": None,
         "grader": None,
         "independent_questions": 80,
+        "fold_assignments": 3,
         "questions": 80,
         "samples": 16,
         "verdict": "no gain",

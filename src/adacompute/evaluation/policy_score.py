@@ -97,6 +97,8 @@ class PolicyScore:
         value, influence = measure_difference(self.baseline, point)
         variance = self.refit_variance(point)
         found = self.interval(value, influence, variance.gain, confidence)
+        if found.low == found.high:
+            return found  # the baseline under another name
         return replace(found, high=found.high + max(0.0, variance.growth))
 
     def accuracy(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
