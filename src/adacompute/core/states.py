@@ -16,7 +16,6 @@ This module does not know prices: ``policies.induction`` decides what a state is
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -182,7 +181,9 @@ def find_state(answer: Iterable[int]) -> int:
     >>> bool(find_state([3, 5, 3]) == states().find(vote_keys(np.array([[3, 5, 3]])))[0, 3])
     True
     """
-    counts = Counter(answer)
+    counts: dict[int, int] = {}
+    for one in answer:
+        counts[one] = counts.get(one, 0) + 1
     unparsed = counts.pop(UNPARSED, 0)
     return _numbers()[tuple(sorted(counts.values(), reverse=True)), unparsed]
 

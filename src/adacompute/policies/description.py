@@ -161,39 +161,48 @@ def describe_one(
     weight: Sequence[float],
     arm: Sequence[int],
     counts: Sequence[int],
-) -> FloatArray:
+) -> list[float]:
     """Return the vector of one question, whose samples can be of any ``arm`` in any order.
 
     It is that of ``describe``, without arrays: many of them would take most of the time.
     """
     if not answer:
-        return _start(len(counts))
+        return _start(len(counts)).tolist()
     by_answer: dict[int, list[float]] = {}
     sum_log_odds, n_parsed = 0.0, 0
-    order = range(len(arm)) if len(counts) == 1 else sorted(range(len(arm)), key=arm.__getitem__)
-    for i in order:
-        if (one := answer[i]) != UNPARSED:
-            n_parsed += 1
-            sum_log_odds += log_odds[i]
-            totals = by_answer.setdefault(one, [0.0, 0, -math.inf])
-            totals[0] += weight[i]
+    samples = zip(answer, log_odds, weight, strict=True)
+    if len(counts) > 1:
+        samples = map(_REST, sorted(zip(arm, answer, log_odds, weight, strict=True), key=_FIRST))
+    for one, odds, own in samples:
+        if one == UNPARSED:
+            continue
+        n_parsed += 1
+        sum_log_odds += odds
+        totals = by_answer.get(one)
+        if totals is None:
+            by_answer[one] = [own, 1, odds]
+        else:
+            totals[0] += own
             totals[1] += 1
-            totals[2] = max(totals[2], log_odds[i])
-    ranked = sorted(by_answer.values(), key=_BY_WEIGHT, reverse=True)  # keeps the order of equals
+            totals[2] = max(totals[2], odds)
+    ranked = sorted(by_answer.values(), key=_FIRST, reverse=True)  # keeps the order of equals
     first = ranked[0] if ranked else _NOTHING
     second = ranked[1] if len(ranked) > 1 else _NOTHING
     agreements: list[float] = []
     if len(counts) > 1:
         leader = next((one for one, totals in by_answer.items() if totals is first), None)
         agreeing = [0] * len(counts)
-        for own, one in zip(arm, answer, strict=True):
-            agreeing[own] += one == leader
+        for number, one in zip(arm, answer, strict=True):
+            agreeing[number] += one == leader
         agreements = [k / max(1, n) for k, n in zip(agreeing, counts, strict=True)]
+    total_weight = 0.0
+    for totals in ranked:
+        total_weight += totals[0]
     sums = _Sums(
         n_samples=len(answer),
         n_parsed=n_parsed,
         n_answers=len(ranked),
-        total_weight=max(sum(totals[0] for totals in ranked), TIE),
+        total_weight=max(total_weight, TIE),
         total_log_odds=sum_log_odds,
         weight=first[0],
         votes=first[1],
@@ -203,10 +212,10 @@ def describe_one(
         against=max([totals[2] for totals in ranked[1:]], default=0.0),
         agreements=agreements,
     )
-    return np.array(_list_numbers(sums), dtype=np.float64)
+    return list(_list_numbers(sums))
 
 
-_BY_WEIGHT = itemgetter(0)
+_FIRST, _REST = itemgetter(0), itemgetter(slice(1, None))
 _NOTHING = [0.0, 0, 0.0]
 
 

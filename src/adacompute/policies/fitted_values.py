@@ -15,9 +15,11 @@ come from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +54,9 @@ N_CURVES = 3
 
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Steps of an arm that can be taken at once where rounds are limited or cost something."""
+
+MAX_RULES = 4096
+"""Regressions that are kept ready for single questions, of a few kilobytes each."""
 
 TABLES = ("chance", "mean", "scale", "advantage")
 
@@ -120,9 +125,9 @@ class FittedValues:
         return np.asarray(self.grid.steps[:, arm] + steps <= last[arm])
 
     @cached_property
-    def _by_setting(self) -> FloatArray:
-        """``advantage`` with the coefficients of one price next to each other."""
-        return np.ascontiguousarray(self.advantage.transpose(0, 1, 4, 2, 3))
+    def _rules(self) -> dict[tuple[int, int, int], _Rule]:
+        """The regressions that decided about single questions."""
+        return {}
 
     def advantages(
         self, position: int, vector: FloatArray, text: FloatArray, table: int = 0
@@ -132,16 +137,27 @@ class FittedValues:
         return np.where(self.is_open[position][:, None, None], found, -np.inf)
 
     def advantages_of_one(
-        self, position: int, vector: FloatArray, text: FloatArray, setting: int, table: int = 0
-    ) -> FloatArray:
-        """Return what each action adds for one question at one of the prices, (A,)."""
-        design = self.design(position, vector, text)
-        found = self._by_setting[table, position, setting] @ design
-        found[~self.is_open[position]] = -np.inf
-        return np.asarray(found)
+        self,
+        position: int,
+        vector: Sequence[float],
+        text: Sequence[float],
+        setting: int,
+        table: int = 0,
+    ) -> list[float]:
+        """Return what each action adds for one question at one of the prices.
+
+        It is what ``advantages`` returns, without arrays.
+        """
+        rule = self._rules.get((table, position, setting))
+        if rule is None:
+            if len(self._rules) >= MAX_RULES:
+                self._rules.clear()
+            rule = _Rule(self, table, position, setting)
+            self._rules[table, position, setting] = rule
+        return rule.advantages(vector, text)
 
     def design(self, position: int, vector: FloatArray, text: FloatArray) -> FloatArray:
-        """Return what advantages are linear in, for many questions or for one: 1, then X numbers.
+        """Return what advantages are linear in: 1, then X numbers.
 
         A text counts alone and times the log-odds of the leader's best sample. Curves of the chance
         of being right are there because sure and hopeless questions need no samples.
@@ -158,6 +174,43 @@ class FittedValues:
         _add_curves(curves, full[..., :-N_CURVES] @ chance)
         _standardise(curves, mean[-N_CURVES:], scale[-N_CURVES:])
         return full
+
+
+class _Rule:
+    """Regressions of one position with some rounds left, at one price, as lists of numbers."""
+
+    def __init__(self, fitted: FittedValues, table: int, position: int, setting: int) -> None:
+        mean, scale = fitted.mean[position].tolist(), fitted.scale[position].tolist()
+        spreads = list(zip(mean, scale, strict=True))
+        self.numbers, self.curves = spreads[:-N_CURVES], spreads[-N_CURVES:]
+        self.chance, *self.slopes = fitted.chance[position].tolist()
+        self.actions: list[tuple[float, list[float]] | None] = [None] * len(fitted.actions)
+        for action in np.flatnonzero(fitted.is_open[position]).tolist():
+            intercept, *slopes = fitted.advantage[table, position, action, :, setting].tolist()
+            self.actions[action] = intercept, slopes
+
+    def advantages(self, vector: Sequence[float], text: Sequence[float]) -> list[float]:
+        """Return what each action adds for one question."""
+        leader = vector[LEADER]
+        raw = [*vector, *text, *[one * leader for one in text]]
+        design = _standardise_one(raw, self.numbers)
+        log_odds = self.chance + sum(map(mul, design, self.slopes))
+        log_odds = min(max(log_odds, -MAX_LOG_ODDS), MAX_LOG_ODDS)
+        chance = 1 / (1 + math.exp(-log_odds))
+        curves = chance, chance * (1 - chance), log_odds * log_odds
+        design += _standardise_one(curves, self.curves)
+        return [
+            -math.inf if one is None else one[0] + sum(map(mul, design, one[1]))
+            for one in self.actions
+        ]
+
+
+def _standardise_one(
+    numbers: Sequence[float], spreads: Sequence[tuple[float, float]]
+) -> list[float]:
+    """Standardise the numbers of one question by their means and scales."""
+    standard = [(one - mean) * scale for one, (mean, scale) in zip(numbers, spreads, strict=True)]
+    return [CLIP if one > CLIP else -CLIP if one < -CLIP else one for one in standard]
 
 
 def list_actions(grid: Grid, rounds: RoundLimits) -> list[tuple[int, int]]:

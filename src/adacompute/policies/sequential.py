@@ -156,6 +156,11 @@ class SequentialPolicy(Policy):
         return self.prior.cell_centre.astype(np.float64)
 
     @cached_property
+    def _text_of_cells(self) -> list[list[float]]:
+        """What the text of questions in each cell says, without arrays."""
+        return self._text.tolist()
+
+    @cached_property
     def _exact(self) -> Float32Array | None:
         """Exact advantages of one more sample by votes and text, (states, cells, K)."""
         if self.table is None or self.schedule is None:
@@ -203,7 +208,7 @@ class SequentialPolicy(Policy):
     def _first_actions(self) -> IntArray:
         """The action that questions of each cell begin with, at each price, (C, K)."""
         start = describe_one([], [], [], [], [0] * len(self.arms))
-        vector = np.repeat(start[None, :], self.n_cells, axis=0)
+        vector = np.repeat(np.array([start]), self.n_cells, axis=0)
         found = self.fitted.advantages(0, vector, self._text, len(self.fitted.advantage) - 1)
         return np.asarray(found.argmax(axis=0))
 
@@ -255,11 +260,13 @@ class SequentialPolicy(Policy):
         values = self.fitted
         vector = describe_one(answer, evidence.log_odds, evidence.weight, arm, counts)
         known = setting, values.rounds.find_table(rounds_left)
-        found = values.advantages_of_one(values.grid.find(counts), vector, self._text[cell], *known)
+        text = self._text_of_cells[cell]
+        found = values.advantages_of_one(values.grid.find(counts), vector, text, *known)
+        largest = max(found)
+        chosen = found.index(largest)
         if answer and self._exact is not None and len(answer) < self.votes.n_samples:
-            found = found + self._exact[find_state(answer), cell, setting]
-        chosen = int(found.argmax())
-        return chosen if found[chosen] > 0 or not answer else STOP
+            largest += self._exact[find_state(answer), cell, setting]
+        return chosen if largest > 0 or not answer else STOP
 
     def find_ends(
         self, samples: OrderedSamples, cell: IntArray, latency_s: FloatArray | None = None
