@@ -6,26 +6,35 @@ Run it with ``python -m benchmarks.decisions``.
 from __future__ import annotations
 
 import argparse
+import math
+import random
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from adacompute import Answers
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.pool import Pool
-from adacompute.features.text import extract_features
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.description import describe
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
+from adacompute.policies.sequential import SequentialPolicy
+from adacompute.sampling.blocks import QuestionProgress, decide
+from benchmarks.policy_change import list_sets, make_experiment
 
 LEVELS = (1, 2, 4, 8, 16)
 REPEATS = 5_000
 BLOCK_SIZE = 100_000
 LARGE_BLOCK_SIZE = 1_000_000
+FITTED_ROWS = 4_000
 WARM_UP = 100
+PRICE = 12
+ANSWERS = (0, 0, 0, 1, 2)
+TEXT = ("A train leaves at 9 and 40 minutes later another follows it. " * 9)[:500]
+TEXT_FEATURES = "words"
 
 
 def make_pool(n_questions: int, n_samples: int, rng: np.random.Generator) -> Pool:
@@ -69,19 +78,64 @@ def measure_block(policy: Policy, state: State, price: float) -> float:
 
 
 def measure_after_samples(policy: Policy, price: float, rng: np.random.Generator) -> None:
-    """Measure decisions after four new samples, without and with the features of a text."""
-    text = pa.array([("A train leaves at 9 and 40 minutes later another follows it. " * 9)[:500]])
-    without_features, with_features = np.empty(REPEATS), np.empty(REPEATS)
+    """Measure decisions after four new samples, one question at a time and in a large block."""
+    without_features = np.empty(REPEATS)
     for i in range(REPEATS):
         state = make_state(policy, 1, rng, n_samples=4)
         start = time.perf_counter_ns()
         policy.decide(state, price)
         without_features[i] = time.perf_counter_ns() - start
-        extract_features(text, features="words")
-        with_features[i] = time.perf_counter_ns() - start
     block_us = measure_block(policy, make_state(policy, LARGE_BLOCK_SIZE, rng, n_samples=4), price)
     print_row("  after 4 samples", without_features, block_us)
-    print_row("  with text features", with_features, block_us)
+
+
+def measure_questions(label: str, policy: SequentialPolicy, price: float) -> None:
+    """Measure decisions as the gateway makes them: the first one, with a text, and later ones."""
+    rng = random.Random(0)  # noqa: S311 - not for cryptography
+    bundle, first, later = Bundle(policy, features=TEXT_FEATURES), [], []
+    for _ in range(REPEATS):
+        one = QuestionProgress(bundle, price, TEXT, rng.getrandbits(63))
+        times = first
+        while one.is_active:
+            start = time.perf_counter_ns()
+            decide([one])
+            times.append(time.perf_counter_ns() - start)
+            times = later
+            for _ in range(one.target - len(one.answers)):
+                one.add(rng.choice(ANSWERS), None)
+                if policy.arms:
+                    one.arms.append(policy.arm_of_level(one.level))
+                    one.evidence.add(rng.gauss(0, 1), rng.random())
+            one.is_due = True
+    block_us = math.nan if policy.values is None else measure_fitted_block(policy)
+    print_row(f"  {label}: first", np.array(first, dtype=np.float64), math.nan)
+    print_row(f"  {label}: later", np.array(later, dtype=np.float64), block_us)
+
+
+def measure_fitted_block(policy: SequentialPolicy) -> float:
+    """Return µs per decision of a large block by fitted values, after four samples."""
+    rng, values = np.random.default_rng(0), policy.fitted
+    counts = [4] + [0] * (len(policy.arms) - 1)
+    shape, position = (FITTED_ROWS, 4), values.grid.find(counts)
+    label, odds, weight = rng.integers(0, 3, shape), rng.normal(size=shape), rng.random(shape)
+    text = np.repeat(policy.prior.cell_centre[:1], FITTED_ROWS, axis=0)
+    start = time.perf_counter()
+    for _ in range(LARGE_BLOCK_SIZE // FITTED_ROWS):
+        vector = describe(label, odds, weight, counts).vector
+        values.advantages(position, vector, text)
+    return (time.perf_counter() - start) / LARGE_BLOCK_SIZE * 1e6
+
+
+def measure_fits() -> None:
+    """Measure the sequential policy fitted to the example, which has log-probabilities."""
+    example = make_experiment("example", list_sets()["example"], 0)
+    fitted = POLICY_FACTORIES["sequential"](example, np.arange(len(example.pool))).policy
+    votes = POLICY_FACTORIES["sequential-votes"](example, np.arange(len(example.pool))).policy
+    for label, policy in (("log-probabilities", fitted), ("votes", votes)):
+        if not isinstance(policy, SequentialPolicy):
+            raise TypeError(policy)
+        price = policy.schedule.prices[PRICE] if policy.schedule else policy.highest_price / 4
+        measure_questions(label, policy, price)
 
 
 def main() -> None:
@@ -107,6 +161,7 @@ def main() -> None:
         print_row(name, times_ns, measure_block(policy, block, price))
         if name == "sequential":
             measure_after_samples(policy, price, rng)
+    measure_fits()
 
 
 if __name__ == "__main__":
