@@ -11,7 +11,7 @@ M rows, n samples each, C different answers. This module does not know prices.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -167,13 +167,13 @@ def describe_one(
     It is that of ``describe``, without arrays: many of them would take most of the time.
     """
     if not answer:
-        return _start(len(counts)).tolist()
+        return [float(one) for one in _start(len(counts))]
     by_answer: dict[int, list[float]] = {}
     sum_log_odds, n_parsed = 0.0, 0
-    samples = zip(answer, log_odds, weight, strict=True)
+    samples: Iterable[Any] = zip(arm, answer, log_odds, weight, strict=True)
     if len(counts) > 1:
-        samples = map(_REST, sorted(zip(arm, answer, log_odds, weight, strict=True), key=_FIRST))
-    for one, odds, own in samples:
+        samples = sorted(samples, key=_FIRST)
+    for _, one, odds, own in samples:
         if one == UNPARSED:
             continue
         n_parsed += 1
@@ -215,7 +215,7 @@ def describe_one(
     return list(_list_numbers(sums))
 
 
-_FIRST, _REST = itemgetter(0), itemgetter(slice(1, None))
+_FIRST = itemgetter(0)
 _NOTHING = [0.0, 0, 0.0]
 
 
