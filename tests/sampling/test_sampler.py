@@ -393,7 +393,7 @@ def test_errors_of_a_client_are_translated_and_its_calls_accounted_for() -> None
 
     async def main(reply: Any) -> list[CallUsage]:
         calls: list[CallUsage] = []
-        model = ClientModel(Client(reply), "m", settings=Settings(max_tokens=9))
+        model = ClientModel(client=Client(reply), model="m", settings=Settings(max_tokens=9))
         async for _ in model.sample("2?", 1, arm="other", on_usage=calls.append):
             pass
         return calls

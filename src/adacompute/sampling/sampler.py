@@ -8,7 +8,7 @@ log and holds no budget beyond the price of each question.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, overload
@@ -52,16 +52,6 @@ class TotalUsage:
     completion_tokens: int
     is_estimated: bool
 
-    @classmethod
-    def of(cls, calls: Sequence[CallUsage]) -> TotalUsage:
-        """Add up calls."""
-        return cls(
-            n_calls=len(calls),
-            prompt_tokens=sum(call.prompt_tokens for call in calls),
-            completion_tokens=sum(call.completion_tokens for call in calls),
-            is_estimated=any(call.is_estimated for call in calls),
-        )
-
 
 @dataclass(frozen=True)
 class SampledAnswer:
@@ -89,7 +79,12 @@ class SampledAnswer:
     @property
     def usage(self) -> TotalUsage:
         """Tokens of all calls together."""
-        return TotalUsage.of(self.calls)
+        return TotalUsage(
+            n_calls=len(self.calls),
+            prompt_tokens=sum(call.prompt_tokens for call in self.calls),
+            completion_tokens=sum(call.completion_tokens for call in self.calls),
+            is_estimated=any(call.is_estimated for call in self.calls),
+        )
 
     @property
     def text(self) -> str | None:
@@ -143,14 +138,16 @@ class Sampler:
         self._deadline_s = deadline_s
         self._stack = AsyncExitStack()
         self._upstream: Upstream | None = None
+        # The settings that the samples were collected with; log-probabilities if they vote.
+        collected = replace(self.bundle.settings or Settings(), logprobs=self.bundle.needs_logprobs)
         self._model = self._connect(
             model,
-            base_url=base_url,
-            api_key=api_key,
-            client=client,
-            samples_per_call=samples_per_call,
-            template=template or self.bundle.template,
-            settings=settings or _collected_settings(self.bundle),
+            base_url,
+            api_key,
+            client,
+            samples_per_call,
+            template=template or self.bundle.template or Template(),
+            settings=settings or collected,
             arms=self.bundle.arms,
         )
         self.price = Session(
@@ -235,17 +232,10 @@ class Sampler:
 
     async def _try(self, session: Session, decider: Decider) -> SampledAnswer | Exception:
         """Answer a question, or return its error."""
-        task = asyncio.ensure_future(self._run(session, decider))
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            raise
-        error = task.exception()
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        return task.result() if error is None else error
+        (found,) = await asyncio.gather(self._run(session, decider), return_exceptions=True)
+        if isinstance(found, BaseException) and not isinstance(found, Exception):
+            raise found
+        return found
 
     async def _run(self, session: Session, decider: Decider | None) -> SampledAnswer:
         question = session.question or ""
@@ -275,12 +265,11 @@ class Sampler:
     def _connect(
         self,
         model: str | SampleFunction | Model,
-        *,
         base_url: str | None,
         api_key: str | None,
         client: Any,  # noqa: ANN401 - openai's
         samples_per_call: int | None,
-        **options: Any,  # noqa: ANN401 - a template and settings
+        **options: Any,  # noqa: ANN401 - a template, settings and arms
     ) -> Model:
         """Return the model that the arguments describe."""
         if not isinstance(model, str):
@@ -289,19 +278,15 @@ class Sampler:
             return FunctionModel(model) if not hasattr(model, "sample") else model
         if (base_url is None) == (client is None):
             raise ConfigError(f"the model {model!r} needs a base_url or a client: give one of them")
+        options["model"] = model
         if client is not None:
-            return ClientModel(client, model, samples_per_call=samples_per_call or 1, **options)
+            return ClientModel(client=client, samples_per_call=samples_per_call or 1, **options)
         known = load_cached(cache_path(), str(base_url), model) or Capabilities()
         self._upstream = Upstream(str(base_url), model, capabilities=known, api_key=api_key)
         if samples_per_call is None:
             temperature = options["settings"].temperature
             samples_per_call = known.choices(MAX_PER_CALL, temperature=temperature, seeded=False)
-        return UpstreamModel(self._upstream, samples_per_call=samples_per_call, **options)
-
-
-def _collected_settings(bundle: Bundle) -> Settings:
-    """Return the settings that the samples were collected with; log-probabilities if they vote."""
-    return replace(bundle.settings or Settings(), logprobs=bundle.needs_logprobs)
+        return UpstreamModel(upstream=self._upstream, samples_per_call=samples_per_call, **options)
 
 
 def _decide_first(block: list[Session]) -> list[Session]:
