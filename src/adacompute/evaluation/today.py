@@ -116,16 +116,12 @@ class TodayScore:
         return find_arm(self.today, self.experiment.arm_names)
 
     @cached_property
-    def n_recorded(self) -> int:
-        """Samples of the arm that every question has."""
-        return int(self.experiment.pool.arm_counts[:, self.arm].min())
-
-    @cached_property
     def within_recorded(self) -> TodayScore:
-        """Today with at most as many samples as were recorded."""
-        if self.today.n_samples <= self.n_recorded:
+        """Today with at most as many samples as were recorded of its arm on every question."""
+        n_recorded = int(self.experiment.pool.arm_counts[:, self.arm].min())
+        if self.today.n_samples <= n_recorded:
             return self
-        return replace(self, today=replace(self.today, n_samples=self.n_recorded))
+        return replace(self, today=replace(self.today, n_samples=n_recorded))
 
     @cached_property
     def answers(self) -> Answers:
@@ -157,9 +153,8 @@ class TodayScore:
         """Return today with votes weighted as learned on training questions."""
         confidence = experiment.evidence.confidence(train, joint=False)
         n_samples = self.today.n_samples
-        result = experiment.evidence.run_arm(self.arm, confidence).columns(
-            np.array([n_samples - 1])
-        )
+        every = experiment.evidence.run_arm(self.arm, confidence)
+        result = every.columns(np.array([n_samples - 1]))
         rules = (FixedRule(n_samples),)
         policy = RulePolicy("today", experiment.dense_levels, rules, PriceSchedule((1.0,)))
         features = experiment.pool.features
