@@ -28,7 +28,6 @@ from adacompute.policies.uniform import FixedRule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from adacompute.core.answers import Answers
     from adacompute.core.types import FloatArray, IntArray
     from adacompute.evaluation.experiment import Experiment
 
@@ -124,18 +123,13 @@ class TodayScore:
         return replace(self, today=replace(self.today, n_samples=n_recorded))
 
     @cached_property
-    def answers(self) -> Answers:
-        """The recorded samples of the arm."""
-        pool = self.experiment.pool
-        if pool.arm is None:
-            return pool.answers
-        return pool.answers.keep(np.asarray(pool.arm == self.arm))
-
-    @cached_property
     def utility(self) -> FloatArray:
         """Exact accuracy of equal votes of 1, 2, … samples, up to those of today, (N, samples)."""
-        levels = tuple(range(1, self.today.n_samples + 1))
-        return estimate(self.answers, levels, standard_errors=False).utility
+        pool, levels = self.experiment.pool, tuple(range(1, self.today.n_samples + 1))
+        answers = pool.answers
+        if pool.arm is not None:
+            answers = answers.keep(np.asarray(pool.arm == self.arm))
+        return estimate(answers, levels, standard_errors=False).utility
 
     @cached_property
     def accuracy(self) -> FloatArray:

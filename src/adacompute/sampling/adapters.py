@@ -85,13 +85,15 @@ def _usage_of(samples: list[Sample]) -> CallUsage:
     return CallUsage(tokens, is_estimated=not is_known)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _PromptedModel:
-    """What models behind a server share: a template, settings and concurrent calls.
+@dataclass(frozen=True)
+class PromptedModel:
+    """A model behind a server: a template, settings and concurrent calls.
 
-    A call asks for one sample, or for up to ``samples_per_call`` where the server gives several.
+    ``call`` makes one call to it, for one sample or for up to ``samples_per_call`` where the server
+    gives several; it is given the prompt, the number, the model, its settings and ``on_usage``.
     """
 
+    call: Callable[[Prompt, int, str, Settings, OnUsage], Awaitable[list[Sample]]]
     model: str
     template: Template = field(default_factory=Template)
     settings: Settings = field(default_factory=Settings)
@@ -102,73 +104,55 @@ class _PromptedModel:
         self, prompt: str, n: int, *, arm: str | None = None, on_usage: OnUsage
     ) -> AsyncGenerator[Sample, None]:
         """Make concurrent calls and yield their samples as they arrive."""
-        one = self._find_arm(arm)
+        unknown = ArmSettings(arm or "", arm or self.model)
+        one = next((known for known in self.arms if known.name == arm), unknown)
         rendered = (one.template or self.template).render(prompt)
+        settings = one.settings or self.settings
 
         async def call(size: int, _: int) -> list[Sample]:
-            settings = one.settings or self.settings
-            return await self._call(rendered, size, one.model, settings, on_usage)
+            return await self.call(rendered, size, one.model, settings, on_usage)
 
         return fan_out(call, n, per_call=self.samples_per_call)
 
-    def _find_arm(self, name: str | None) -> ArmSettings:
-        """Return how an arm is sampled; without a name, the model itself."""
-        if name is None:
-            return ArmSettings("", self.model)
-        return next((arm for arm in self.arms if arm.name == name), ArmSettings(name, name))
 
-    async def _call(
-        self, prompt: Prompt, n: int, model: str, settings: Settings, on_usage: OnUsage
-    ) -> list[Sample]:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpstreamModel(_PromptedModel):
-    """A model from our own client of an OpenAI-compatible server, which must be open."""
-
-    upstream: Upstream
-
-    async def _call(
-        self, prompt: Prompt, n: int, model: str, settings: Settings, on_usage: OnUsage
-    ) -> list[Sample]:
-        known = self.upstream.capabilities
-        payload = encode(request_body(model, prompt, settings, known, count=n))
-        bound = _bound(model, n, settings, len(payload))
-        tracker = UsageTracker(on_usage, bound)
-        reply = await self.upstream.post_bytes(prompt.path, payload, tracker=tracker)
-        if not isinstance(reply, ParsedReply):
-            raise RequestRejected(reply.message)
-        return list(reply.samples)
+async def call_upstream(
+    upstream: Upstream, prompt: Prompt, n: int, model: str, settings: Settings, on_usage: OnUsage
+) -> list[Sample]:
+    """Call our own client of an OpenAI-compatible server, which must be open."""
+    payload = encode(request_body(model, prompt, settings, upstream.capabilities, count=n))
+    tracker = UsageTracker(on_usage, _bound(model, n, settings, len(payload)))
+    reply = await upstream.post_bytes(prompt.path, payload, tracker=tracker)
+    if not isinstance(reply, ParsedReply):
+        raise RequestRejected(reply.message)
+    return list(reply.samples)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClientModel(_PromptedModel):
-    """A model from an ``openai.AsyncOpenAI`` client, or from one with the same methods."""
-
-    client: Any  # openai's, which is not imported
-
-    async def _call(
-        self, prompt: Prompt, n: int, model: str, settings: Settings, on_usage: OnUsage
-    ) -> list[Sample]:
-        size = len(str(prompt.messages or prompt.text))
-        body = request_body(model, prompt, replace(settings, extra={}), Capabilities(), count=n)
-        if settings.extra:
-            body["extra_body"] = dict(settings.extra)
-        is_chat = prompt.messages is not None
-        endpoint = self.client.chat.completions if is_chat else self.client.completions
-        attempt = ReportedAttempt(_bound(model, n, settings, size), on_usage)
-        try:
-            reply = await endpoint.create(**body)
-            document = reply if isinstance(reply, Mapping) else reply.model_dump()
-            samples = parse_samples(document)
-        except BaseException as error:
-            attempt.end(None)
-            if (translated := _translate(error)) is not error:
-                raise translated from error
-            raise
-        attempt.end(sampled_usage(document, samples, prompt_bytes=size))
-        return samples
+async def call_client(
+    client: Any,  # noqa: ANN401 - openai's, which is not imported
+    prompt: Prompt,
+    n: int,
+    model: str,
+    settings: Settings,
+    on_usage: OnUsage,
+) -> list[Sample]:
+    """Call an ``openai.AsyncOpenAI`` client, or one with the same methods."""
+    size = len(str(prompt.messages or prompt.text))
+    body = request_body(model, prompt, replace(settings, extra={}), Capabilities(), count=n)
+    if settings.extra:
+        body["extra_body"] = dict(settings.extra)
+    endpoint = client.completions if prompt.messages is None else client.chat.completions
+    attempt = ReportedAttempt(_bound(model, n, settings, size), on_usage)
+    try:
+        reply = await endpoint.create(**body)
+        document = reply if isinstance(reply, Mapping) else reply.model_dump()
+        samples = parse_samples(document)
+    except BaseException as error:
+        attempt.end(None)
+        if (translated := _translate(error)) is not error:
+            raise translated from error
+        raise
+    attempt.end(sampled_usage(document, samples, prompt_bytes=size))
+    return samples
 
 
 def _bound(model: str, n: int, settings: Settings, size: int) -> CallBound:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Self, overload
 
 from adacompute.core.errors import ConfigError
@@ -23,10 +24,11 @@ from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.policy import Policy
 from adacompute.sampling.adapters import (
-    ClientModel,
     FunctionModel,
+    PromptedModel,
     SampleFunction,
-    UpstreamModel,
+    call_client,
+    call_upstream,
 )
 from adacompute.sampling.blocks import decide
 from adacompute.sampling.grading import LARGE, Grading
@@ -278,15 +280,15 @@ class Sampler:
             return FunctionModel(model) if not hasattr(model, "sample") else model
         if (base_url is None) == (client is None):
             raise ConfigError(f"the model {model!r} needs a base_url or a client: give one of them")
-        options["model"] = model
         if client is not None:
-            return ClientModel(client=client, samples_per_call=samples_per_call or 1, **options)
+            options["samples_per_call"] = samples_per_call or 1
+            return PromptedModel(partial(call_client, client), model, **options)
         known = load_cached(cache_path(), str(base_url), model) or Capabilities()
         self._upstream = Upstream(str(base_url), model, capabilities=known, api_key=api_key)
-        if samples_per_call is None:
-            temperature = options["settings"].temperature
-            samples_per_call = known.choices(MAX_PER_CALL, temperature=temperature, seeded=False)
-        return UpstreamModel(upstream=self._upstream, samples_per_call=samples_per_call, **options)
+        temperature = options["settings"].temperature
+        most = known.choices(MAX_PER_CALL, temperature=temperature, seeded=False)
+        options["samples_per_call"] = samples_per_call or most
+        return PromptedModel(partial(call_upstream, self._upstream), model, **options)
 
 
 def _decide_first(block: list[Session]) -> list[Session]:
