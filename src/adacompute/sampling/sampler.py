@@ -286,8 +286,8 @@ class Sampler:
         known = load_cached(cache_path(), str(base_url), model) or Capabilities()
         self._upstream = Upstream(str(base_url), model, capabilities=known, api_key=api_key)
         temperature = options["settings"].temperature
-        most = known.choices(MAX_PER_CALL, temperature=temperature, seeded=False)
-        options["samples_per_call"] = samples_per_call or most
+        largest = known.choices(MAX_PER_CALL, temperature=temperature, seeded=False)
+        options["samples_per_call"] = samples_per_call or largest
         return PromptedModel(partial(call_upstream, self._upstream), model, **options)
 
 
