@@ -6,14 +6,15 @@ are fitted and scored with. It does not know any policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from adacompute.core.errors import DataError
+from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.state_sums import StateSums
 from adacompute.core.states import MAX_SAMPLES
 from adacompute.core.types import (
@@ -74,7 +75,12 @@ class Experiment:
     use_confidence: bool = True
     max_assignments: int | None = None
     kept: KeptResults | None = field(default=None, repr=False, compare=False)
-    _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, repr=False)
+    _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, init=False, repr=False)
+    _over_arms: WeakKeyDictionary[FittedPolicy, ReplayResult] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False
+    )
+    """Results of policies over arms at their settings, for as long as the policies are used."""
+
     scores: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Scores of policies that were computed already."""
 
@@ -108,7 +114,7 @@ class Experiment:
         if key not in self._refilled:
             if len(self._refilled) >= MAX_REFILLED:
                 del self._refilled[next(iter(self._refilled))]
-            self._refilled[key] = replace(self, pool=self.pool.refill(train), _rule_results={})
+            self._refilled[key] = replace(self, pool=self.pool.refill(train))
         return self._refilled[key]
 
     @property
@@ -208,6 +214,74 @@ class Experiment:
         """Return the mean cost of the largest level with one round per sample."""
         return max(self.levels) * (self.sample_cost(rows) + self.round_cost(rows))
 
+    def run(self, fitted: FittedPolicy, prices: Sequence[float] | None = None) -> ReplayResult:
+        """Replay a policy on every question and every order, (N, prices).
+
+        Without falling ``prices``, it is replayed at its own.
+        """
+        every = self.sample_cost(np.arange(len(self.pool)))
+        blocks = self.run_blocks([fitted], [every], prices)
+        return ReplayResult.concatenate([result for _, (result,) in blocks])
+
+    def run_blocks(
+        self,
+        policies: Sequence[FittedPolicy],
+        sample_costs: Sequence[float],
+        prices: Sequence[float] | None = None,
+    ) -> Iterator[tuple[IntArray, list[ReplayResult]]]:
+        """Yield the rows of blocks of questions, and what ``run`` returns of each policy for them.
+
+        ``sample_costs`` are the costs of a sample that the policies decide by.
+        """
+        wanted = [tuple(prices or fitted.prices) for fitted in policies]
+        known = list(map(self._look_up, policies, wanted))
+        runs = list(zip(policies, wanted, known, sample_costs, strict=True))
+        for rows, block in self.replay.blocks():
+            results = [
+                block.run(fitted.policy, own, fitted.prepared_features[rows], sample_cost)
+                if found is None
+                else found.take(rows)
+                for fitted, own, found, sample_cost in runs
+            ]
+            yield rows, results
+
+    def _look_up(self, fitted: FittedPolicy, prices: tuple[float, ...]) -> ReplayResult | None:
+        """Return the results of a policy at prices; None if its decisions must be replayed.
+
+        A policy over arms has results at the settings of its schedule; in between it is mixed.
+        """
+        policy = fitted.policy
+        if fitted.known is not None and prices == fitted.prices:
+            return fitted.known
+        if not policy.arms or policy.schedule is None:
+            return None
+        if fitted not in self._over_arms:
+            results = fitted.known or self._select_evidence(policy).run(policy, fitted.features)
+            self._over_arms[fitted] = results
+        return self._over_arms[fitted].at_prices(prices, policy.schedule)
+
+    def _select_evidence(self, policy: Policy) -> Evidence:
+        """Return the samples of the arms of a policy, up to as many as it can take."""
+        if not policy.plans_for(self.round_limit):
+            raise ConfigError(
+                f"the policy was not fitted for max_rounds {self.round_limit}: fit it again, or "
+                "use another number of rounds"
+            )
+        arms = tuple(self.arm_names.index(name) for name in policy.arms)
+        return self.evidence.select(arms, policy.max_by_arm)
+
+    def measure_latency(self, fitted: FittedPolicy, price: float) -> FloatArray | None:
+        """Return how long orders of questions take at a price, in seconds; None if not known."""
+        policy = fitted.policy
+        if policy.arms:
+            evidence = self._select_evidence(policy)
+            return evidence.measure_latency(policy, price, fitted.features)
+        if self.pool.latency_s is None:
+            return None
+        rows, block = next(self.replay.blocks())  # enough questions for percentiles
+        sample_cost = self.sample_cost(np.arange(len(self.pool)))
+        return block.measure_latency(policy, price, fitted.prepared_features[rows], sample_cost)
+
     def run_rules(self, rules: Sequence[Rule]) -> ReplayResult:
         """Return the results of each rule on all questions, (N, rules).
 
@@ -236,7 +310,6 @@ def _has_signals(pool: Pool) -> bool:
 class FittedPolicy:
     """A policy and the falling prices to score it at.
 
-    A stepped policy has no settings between these prices, so its scores are not interpolated.
     ``features`` are the features that the policy uses, of all questions of the experiment.
     ``known`` are the results at the prices on all questions, if they were computed before.
     """
@@ -244,7 +317,6 @@ class FittedPolicy:
     policy: Policy
     prices: tuple[float, ...]
     features: Float32Array
-    is_stepped: bool = False
     known: ReplayResult | None = None
 
     @cached_property

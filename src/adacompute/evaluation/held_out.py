@@ -285,19 +285,14 @@ def _replay_together(
     in_training, in_held_out = (
         [np.isin(np.arange(len(experiment.pool)), rows[side]) for rows in splits] for side in (0, 1)
     )
-    for rows, block in experiment.replay.blocks():
-        for i, fitted in enumerate(fits):
-            if fitted.known is not None:
-                result = fitted.known.take(rows)
-            else:
-                features = fitted.prepared_features[rows]
-                result = block.run_block(fitted.policy, fitted.prices, features, sample_cost[i])
+    for rows, results in experiment.run_blocks(fits, sample_cost):
+        for i, result in enumerate(results):
             cost[i] += result.cost[in_training[i][rows]].sum(axis=0)
             parts[i].append(result.take(np.flatnonzero(in_held_out[i][rows])))
     return [
         FoldResult(
             prices=np.asarray(fitted.prices),
-            is_stepped=fitted.is_stepped,
+            is_stepped=fitted.policy.is_stepped,
             # Accumulated, so that a price that costs more than a lower one is never used.
             training_cost=np.maximum.accumulate(cost[i] / len(splits[i][0])),
             held_out=splits[i][1],

@@ -264,7 +264,7 @@ def measure_headroom(experiment: Experiment) -> Headroom:
     is_capped = kept != experiment.levels
     if is_capped:
         kept = kept or experiment.levels[:1]
-        experiment = replace(experiment, levels=kept, _rule_results={})
+        experiment = replace(experiment, levels=kept)
     budgets = experiment.budgets if max(kept) <= half else ()
     return Headroom(experiment, score_oracle(experiment, budgets), is_capped)
 

@@ -161,9 +161,9 @@ class TodayScore:
             np.array([n_samples - 1])
         )
         rules = (FixedRule(n_samples),)
-        policy = RulePolicy("today", experiment.dense_levels, rules, PriceSchedule((1.0,)))
-        features = experiment.pool.features
-        return FittedPolicy(policy, (1.0,), features, is_stepped=True, known=result)
+        schedule, levels = PriceSchedule((1.0,)), experiment.dense_levels
+        policy = RulePolicy("today", levels, rules, schedule, mix_by="none")
+        return FittedPolicy(policy, schedule.prices, experiment.pool.features, known=result)
 
     @cached_property
     def cost(self) -> FloatArray:
