@@ -170,10 +170,10 @@ class Evidence:
     def run(self, policy: Policy, features: Float32Array) -> ReplayResult:
         """Return the results of a policy over these arms at its settings, (N, settings)."""
         if not policy.max_by_arm:
-            arms = {name: number for number, name in enumerate(policy.arms)}
-            uniform = [(arms.get(name or "", 0), n) for n, name in policy.list_uniform()]
-            chosen = [self.levels.index(one) for one in uniform]
-            return self.run_levels(policy.confidence).columns(np.array(chosen))
+            levels = enumerate(policy.levels)
+            uniform = [(policy.arm_of_level(i), level.n_samples) for i, level in levels]
+            chosen = np.array([self.levels.index(one) for one in uniform])
+            return self.run_levels(policy.confidence).columns(chosen)
         samples, ends = self._find_ends(policy, features)
         grid, end = Grid(self.max_samples), ends.position
         cost, correct = np.zeros(end.shape), np.zeros(end.shape)

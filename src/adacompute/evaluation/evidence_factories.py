@@ -17,7 +17,7 @@ from adacompute.core.states import MAX_SAMPLES
 from adacompute.core.types import Level, make_levels
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.policies.advantage_fit import TrainingOrders, fit_advantages
-from adacompute.policies.arm_mixture import ArmMixture
+from adacompute.policies.arm_mixture import ArmMixture, name_level
 from adacompute.policies.arm_samples import Grid, list_counts
 from adacompute.policies.confidence import equal_confidence
 from adacompute.policies.fitted_values import RoundLimits, list_actions
@@ -215,9 +215,5 @@ def price_steps(costs: tuple[float, ...]) -> tuple[float, ...]:
 
 def arm_levels(arms: tuple[str, ...], max_samples: tuple[int, ...]) -> tuple[Level, ...]:
     """Return the numbers of samples of each arm that can be reached."""
-    single = len(arms) == 1
-    return tuple(
-        Level(str(n) if single else f"{arm} × {n}", n, None if single else arm)
-        for arm, cap in zip(arms, max_samples, strict=True)
-        for n in list_counts(cap)[1:]
-    )
+    counts = map(list_counts, max_samples)
+    return tuple(name_level(arms, arm, n) for arm, own in enumerate(counts) for n in own[1:])

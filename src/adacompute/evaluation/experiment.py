@@ -165,12 +165,10 @@ class Experiment:
     @cached_property
     def evidence(self) -> Evidence:
         """Samples of all arms in random orders."""
-        recorded = self.pool.arm_counts.min(axis=0)
-        cap = max(self.levels)
         n_orders = min(self.n_permutations, max(MIN_ORDERS, MAX_ORDERS // max(1, len(self.pool))))
         return Evidence(
             samples=arm_samples(self.pool),
-            max_samples=tuple(min(cap, int(n)) for n in recorded),
+            max_samples=tuple(min(max(self.levels), n) for n in self.pool.n_by_arm),
             n_permutations=n_orders,
             seed=self.seed,
             use_confidence=self.use_confidence,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import InfeasibleBudget
+from adacompute.evaluation.held_out import ROUNDING, interpolate
 from adacompute.evaluation.intervals import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -37,9 +38,6 @@ N_REFINED, N_REFINEMENTS = 9, 4
 
 N_FINE_PRICES = 512
 N_BISECTIONS = 40
-
-ROUNDING = 1e-9
-"""Relative difference up to which two costs are the same."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,7 @@ class PriceFrontier:
         """Return the price at which the final policy costs this much on its training questions."""
         prices, cost = self._final_prices, self._final_cost
         if self.final.policy.is_stepped:
-            fits = int(np.searchsorted(cost, setting * (1 + ROUNDING), side="right")) - 1
-            return float(prices[max(0, fits)])
+            return interpolate(setting, cost, prices, is_stepped=True)
         for _ in range(N_REFINEMENTS):
             over = int(np.searchsorted(cost, setting * (1 + ROUNDING), side="right"))
             if over == len(cost):  # the highest price that spends all that the policy can
@@ -111,9 +108,8 @@ class PriceFrontier:
         """Return ``price_at`` by interpolation between the prices of the final policy."""
         if self.final.policy.is_stepped:
             return self.price_at(setting)
-        cost, first = np.unique(self._final_cost, return_index=True)
-        prices = self._final_prices[first]
-        return float(np.exp(np.interp(setting, cost, np.log(prices))))
+        prices = np.log(self._final_prices)
+        return float(np.exp(interpolate(setting, self._final_cost, prices, is_stepped=False)))
 
     @cached_property
     def points(self) -> list[CurvePoint]:

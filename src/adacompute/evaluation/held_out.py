@@ -44,6 +44,28 @@ PARTS = ("prices", "training_cost", "held_out")
 """Arrays of a fold besides its results."""
 
 
+ROUNDING = 1e-9
+"""Relative difference up to which two costs are the same."""
+
+
+def last_within(wanted: FloatArray, cost: FloatArray) -> IntArray:
+    """Return the last of some rising costs that is within each wanted one, or the first."""
+    fits = np.searchsorted(cost, wanted * (1 + ROUNDING), side="right") - 1
+    return np.maximum(fits, 0)
+
+
+def interpolate(wanted: float, cost: FloatArray, value: FloatArray, *, is_stepped: bool) -> float:
+    """Return the value at a cost, from the values at rising costs; at the ends, that of the end.
+
+    A policy that is stepped has no value between two of them: that within the cost is returned.
+    """
+    if is_stepped:
+        return float(value[last_within(np.array(wanted), cost)])
+    # Where several settings cost the same, the cheapest one in training is enough.
+    known, first = np.unique(cost, return_index=True)
+    return float(np.interp(wanted, known, value[first]))
+
+
 def split_folds(fold: IntArray) -> list[Split]:
     """Return one split per fold, in which that fold is held out."""
     return [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in np.unique(fold)]
@@ -67,8 +89,7 @@ class FoldResult:
         """Return the first price of the mixtures that cost this much, and the next one's share."""
         cost = self.training_cost
         if self.is_stepped:
-            fits = np.searchsorted(cost, settings * (1 + 1e-9), side="right") - 1
-            return np.maximum(fits, 0), np.zeros(len(settings))
+            return last_within(settings, cost), np.zeros(len(settings))
         position = np.interp(settings, cost, np.arange(len(cost)))
         first = np.minimum(position.astype(np.int64), len(cost) - 1)
         return first, position - first
@@ -152,12 +173,7 @@ class HeldOutCurve:
 
         A stepped policy has no such setting: the most expensive one within the cost is returned.
         """
-        if self.is_stepped:
-            fits = int(np.searchsorted(self.cost, cost * (1 + 1e-9), side="right")) - 1
-            return float(self.settings[max(0, fits)])
-        # Where several settings cost the same, the cheapest one in training is enough.
-        known, first = np.unique(self.cost, return_index=True)
-        return float(np.interp(cost, known, self.settings[first]))
+        return interpolate(cost, self.cost, self.settings, is_stepped=self.is_stepped)
 
     def at(self, setting: float) -> CurvePoint:
         """Return the results of all questions at a setting."""

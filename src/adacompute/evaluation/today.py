@@ -118,7 +118,7 @@ class TodayScore:
     @cached_property
     def n_recorded(self) -> int:
         """Samples of the arm that every question has."""
-        return int(self.experiment.pool.arm_counts[:, self.arm].min())
+        return self.experiment.pool.n_by_arm[self.arm]
 
     @cached_property
     def within_recorded(self) -> TodayScore:
