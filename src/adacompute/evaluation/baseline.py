@@ -32,10 +32,8 @@ def score_baseline(experiment: Experiment, name: str = BASELINE) -> HeldOutCurve
     """
     if not experiment.weighs_votes:
         name = BASELINE
-    if name not in experiment.scores:
-        experiment.scores[name] = score_held_out(experiment, find_factory(name))
-    found: HeldOutCurve = experiment.scores[name]
-    return found
+    factory = find_factory(name)
+    return experiment.memory.remember(name, lambda: score_held_out(experiment, factory))
 
 
 def describe_baseline(experiment: Experiment, budget: float) -> str:

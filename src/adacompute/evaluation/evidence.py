@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from adacompute.evaluation.kept_results import Memory
 from adacompute.evaluation.replay import ReplayResult
 from adacompute.evaluation.running_votes import OrderedVotes, label_orders, weighted_accuracies
 from adacompute.policies.arm_samples import ArmSamples, Grid, OrderedSamples
@@ -65,9 +66,7 @@ class Evidence:
     seed: int
     use_confidence: bool
     round_cost: FloatArray
-    _confidence: dict[bytes, Confidence] = field(default_factory=dict, repr=False)
-    _selected: dict[Any, Evidence] = field(default_factory=dict, repr=False)
-    _tables: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    _memory: Memory = field(default_factory=Memory, init=False, repr=False)
 
     @cached_property
     def order(self) -> list[IntArray]:
@@ -80,11 +79,11 @@ class Evidence:
         With several arms it differs whether they vote together (``joint``) or each alone.
         """
         joint = joint or self.samples.n_arms == 1
-        key = train.tobytes() + bytes([joint])
-        if key not in self._confidence:
-            known: dict[str, Any] = {"use": self.use_confidence, "joint": joint, "seed": self.seed}
-            self._confidence[key] = fit_votes(self.samples, train, self.max_samples, **known)
-        return self._confidence[key]
+        known: dict[str, Any] = {"use": self.use_confidence, "joint": joint, "seed": self.seed}
+        return self._memory.remember(
+            ("confidence", train.tobytes(), joint),
+            lambda: fit_votes(self.samples, train, self.max_samples, **known),
+        )
 
     def counts_votes_alike(self, train: IntArray) -> bool:
         """Whether there is one arm, and training questions show no use of confidence in its votes.
@@ -98,24 +97,14 @@ class Evidence:
         caps = max_samples or tuple(self.max_samples[arm] for arm in arms)
         if arms == tuple(range(self.samples.n_arms)) and caps == self.max_samples:
             return self
-        key = (arms, caps)
-        if key not in self._selected:
-            self._selected[key] = replace(
-                self,
-                samples=self.samples.select(arms),
-                max_samples=caps,
-                _confidence={},
-                _selected={},
-                _tables={},
-            )
-        return self._selected[key]
+        return self._memory.remember(
+            ("arms", arms, caps),
+            lambda: replace(self, samples=self.samples.select(arms), max_samples=caps),
+        )
 
     def remember(self, key: Hashable, compute: Callable[[Evidence], T]) -> T:
         """Return a table that does not depend on training questions; it is computed once."""
-        if key not in self._tables:
-            self._tables[key] = compute(self)
-        found: T = self._tables[key]
-        return found
+        return self._memory.remember(("table", key), lambda: compute(self))
 
     def ordered(self, confidence: Confidence) -> OrderedSamples:
         """Return the orders of all arms together, with the confidence of their samples."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,7 +25,7 @@ from adacompute.core.types import (
     make_levels,
 )
 from adacompute.evaluation.evidence import Evidence, arm_samples
-from adacompute.evaluation.kept_results import KeptResults, hash_value
+from adacompute.evaluation.kept_results import KeptResults, Memory, hash_value
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.policies.confidence import LENGTH
@@ -81,10 +80,9 @@ class Experiment:
     )
     """Results of policies over arms at their settings, for as long as the policies are used."""
 
-    scores: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Scores of policies that were computed already."""
+    memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
+    """Scores and fits of policies that were computed already."""
 
-    _final_fits: dict[Any, FittedPolicy] = field(default_factory=dict, init=False, repr=False)
     _refilled: dict[bytes, Experiment] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -99,9 +97,8 @@ class Experiment:
 
     def fit_final(self, factory: PolicyFactory) -> FittedPolicy:
         """Return a policy fitted to all questions; it is fitted once."""
-        if factory not in self._final_fits:
-            self._final_fits[factory] = factory(self, np.arange(len(self.pool)))
-        return self._final_fits[factory]
+        every = np.arange(len(self.pool))
+        return self.memory.remember(("final fit", factory), lambda: factory(self, every))
 
     def refill(self, train: IntArray) -> Experiment:
         """Return the experiment whose imputed samples come from training questions alone.
@@ -290,7 +287,7 @@ class Experiment:
             parts: list[list[ReplayResult]] = [[] for _ in missing]
             for _, block in self.replay.blocks():
                 for rule, results in zip(missing, parts, strict=True):
-                    results.append(block.run_rule(rule))
+                    results.append(block.summarise(*block.play_rule(rule)))
             for rule, results in zip(missing, parts, strict=True):
                 self._rule_results[rule] = ReplayResult.concatenate(results)
         return ReplayResult.side_by_side([self._rule_results[rule] for rule in rules])

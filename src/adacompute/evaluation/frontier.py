@@ -86,7 +86,7 @@ class PriceFrontier:
         experiment, total = self.score.experiment, np.zeros(len(prices))
         sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
         for _, (result,) in experiment.run_blocks([self.final], [sample_cost], prices.tolist()):
-            total += result.cost.sum(axis=0)
+            total += [column.sum() for column in result.cost.T]
         return np.asarray(np.maximum.accumulate(total / len(experiment.pool)))
 
     def price_at(self, setting: float) -> float:

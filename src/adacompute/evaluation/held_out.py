@@ -196,19 +196,13 @@ class HeldOutCurve:
 
 
 def score_held_out(
-    experiment: Experiment,
-    factory: PolicyFactory,
-    splits: Sequence[Split] | None = None,
-    *,
-    n_assignments: int | None = None,
+    experiment: Experiment, factory: PolicyFactory, *, n_assignments: int | None = None
 ) -> HeldOutCurve:
     """Fit a policy on the training questions of each fold and score it on the held-out ones.
 
-    Without ``splits``, these are the folds of as many assignments as the experiment has.
+    By default, questions are assigned to folds as often as the experiment says.
     """
     group = experiment.pool.group
-    if splits is not None:
-        return HeldOutCurve(tuple(replay_splits(experiment, factory, splits)), group)
     n_assignments = n_assignments or experiment.n_assignments
     seeds = [experiment.seed + ASSIGNMENT_SEEDS * i for i in range(n_assignments)]
     splits = [one for seed in seeds for one in split_folds(assign_folds(group, N_FOLDS, seed=seed))]
@@ -230,18 +224,12 @@ def recall_splits(
     function = name_function(factory)
     if experiment.kept is None or function is None:
         return tuple(replay_splits(scored, factory, splits))
-    folds: tuple[FoldResult, ...] = ()
-
-    def compute() -> dict[str, np.ndarray]:
-        nonlocal folds
-        folds = tuple(replay_splits(scored, factory, splits))
-        return _to_arrays(folds)
-
     is_fitted_to_budgets = function in FITTED_TO_BUDGETS
     of = experiment.key if is_fitted_to_budgets else experiment.key_at_any_budget
     key = f"{name} of {function} in {of}"
-    arrays = remember(experiment.kept, key, compute)
-    return folds or _from_arrays(arrays)
+    return _from_arrays(
+        remember(experiment.kept, key, lambda: _to_arrays(replay_splits(scored, factory, splits)))
+    )
 
 
 def _to_arrays(folds: Sequence[FoldResult]) -> dict[str, np.ndarray]:
@@ -281,13 +269,9 @@ def replay_splits(
 
     Where samples are imputed, each split has its own, drawn as its training questions suggest.
     """
-    if experiment.pool.is_recorded is None:
-        return _replay_together(experiment, factory, splits)
-    return [
-        fold
-        for split in splits
-        for fold in _replay_together(experiment.refill(split[0]), factory, [split])
-    ]
+    parts = [splits] if experiment.pool.is_recorded is None else [[split] for split in splits]
+    found = (_replay_together(experiment.refill(part[0][0]), factory, part) for part in parts)
+    return list(itertools.chain.from_iterable(found))
 
 
 def _replay_together(

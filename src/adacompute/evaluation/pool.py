@@ -164,7 +164,8 @@ class Pool:
         """Return the sums of values of samples, or their number, (N, arms)."""
         size = max(1, len(self.arms))
         cell = self.answers.question * size + (0 if self.arm is None else self.arm)
-        return np.bincount(cell, values, minlength=len(self) * size).reshape(-1, size)
+        total = np.bincount(cell, values, minlength=len(self) * size)
+        return np.asarray(total.reshape(-1, size), dtype=np.float64)
 
     @property
     def arm_position(self) -> IntArray:

@@ -12,7 +12,7 @@ Policies are replayed by ``Experiment.run``, which knows those over arms, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
@@ -159,22 +159,16 @@ class Replay:
     length: int
     seed: int = 0
     max_rounds: int = UNLIMITED_ROUNDS
+    _blocks: dict[int, Replay] = field(default_factory=dict, init=False, repr=False)
 
     def blocks(self) -> Iterator[tuple[IntArray, Replay]]:
         """Yield blocks of questions: their rows, and their own replay."""
-        if len(self.pool) <= MAX_CACHED_BLOCKS * BLOCK_SIZE:
-            yield from self._cached_blocks
-        else:
-            yield from self._make_blocks()
-
-    @cached_property
-    def _cached_blocks(self) -> list[tuple[IntArray, Replay]]:
-        return list(self._make_blocks())
-
-    def _make_blocks(self) -> Iterator[tuple[IntArray, Replay]]:
         for start in range(0, len(self.pool), BLOCK_SIZE):
             rows = np.arange(start, min(start + BLOCK_SIZE, len(self.pool)))
-            yield rows, replace(self, pool=self.pool.take(rows))
+            block = self._blocks.get(start) or replace(self, pool=self.pool.take(rows))
+            if len(self.pool) <= MAX_CACHED_BLOCKS * BLOCK_SIZE:
+                self._blocks[start] = block
+            yield rows, block
 
     def run(
         self, policy: Policy, prices: Sequence[float], features: Float32Array, sample_cost: float
@@ -191,10 +185,6 @@ class Replay:
         return ReplayResult.side_by_side(
             [self._run_episode(policy, price, features, sample_cost) for price in prices]
         )
-
-    def run_rule(self, rule: Rule) -> ReplayResult:
-        """Run a rule that may stop after every sample on the questions of a block, (N,)."""
-        return self.summarise(*self.play_rule(rule))
 
     def play_rule(self, rule: Rule) -> tuple[IntArray, IntArray]:
         """Return the samples and the rounds that a rule takes in each order of a block.
@@ -241,7 +231,7 @@ class Replay:
             later = added.reshape(size, n_prices + 1)[:, :n_prices].cumsum(axis=1)
             return np.asarray((first + later) / self.n_permutations)
 
-        cost, accuracy = (table[:, 1 : last + 1] for table in (self._cost, self._accuracy))
+        cost, accuracy = (table[:, 1 : last + 1] for table in (self._cost, self.accuracy))
         n_samples = mean(np.broadcast_to(np.arange(1.0, last + 1), cost.shape))
         mean_cost, mean_accuracy = mean(cost), mean(accuracy)
         return ReplayResult(
@@ -269,21 +259,16 @@ class Replay:
         )
 
     @cached_property
-    def _accuracy(self) -> FloatArray:
+    def accuracy(self) -> FloatArray:
         """Probability that the vote is correct after 0, 1, … samples of each order."""
-        return self._vote(self.pool.logprob)
+        return self.vote(self.pool.logprob)
 
-    def _vote(self, logprob: FloatArray | None) -> FloatArray:
+    def vote(self, logprob: FloatArray | None) -> FloatArray:
         """Return the accuracy of votes with ties broken by log-probability, or at random."""
         answers, order = self.pool.answers, self._order
         ordered = None if logprob is None else logprob[order]
         accuracy = running_accuracy(answers.answer[order], answers.class_accuracy[order], ordered)
         return np.pad(accuracy, ((0, 0), (1, 0)))
-
-    @property
-    def tie_gain(self) -> FloatArray:
-        """What breaking ties by log-probability adds after 0, 1, … samples of each order."""
-        return self._accuracy - self._vote(None)
 
     def tie_gains(self, max_samples: int) -> TieGains:
         """Return what breaking ties by log-probability adds to vote states, as a mean over orders.
@@ -292,7 +277,7 @@ class Replay:
         """
         parts = []
         for rows, block in self.blocks():
-            gain = block.tie_gain[:, : min(max_samples, self.length) + 1]
+            gain = (block.accuracy - block.vote(None))[:, : max_samples + 1]
             order, n_samples = np.nonzero(gain)
             state = states().find(block.samples.vote_keys[order, n_samples])
             question, mean_gain = rows[order // self.n_permutations], gain[order, n_samples]
@@ -321,7 +306,7 @@ class Replay:
         """Return the results of so many samples and rounds in each order, (N,)."""
         rows = np.arange(len(n_samples))
         round_cost = np.repeat(self.pool.round_costs, self.n_permutations)
-        cost, accuracy = self._cost[rows, n_samples], self._accuracy[rows, n_samples]
+        cost, accuracy = self._cost[rows, n_samples], self.accuracy[rows, n_samples]
         cost = cost + round_cost * n_rounds
         return ReplayResult.of_orders(len(self.pool), cost, accuracy, n_samples, n_rounds)
 

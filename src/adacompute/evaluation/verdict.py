@@ -181,7 +181,7 @@ def calibrate_pooled(
     if policy.pooled is None:
         return ()
     curve = score_held_out(experiment, make_sequential_pooled, n_assignments=1)
-    own = replace(score, curve=curve, _refit_variances={})
+    own = replace(score, curve=curve)
     pooled = replace(final, policy=policy.pooled, known=None)
     frontier = PriceFrontier(own, pooled, settings or CalibrationSettings())
     return tuple(FrontierPoint(**point) for point in list_frontier(frontier))

@@ -59,11 +59,10 @@ class ArmMixture(Policy):
         *,
         price: float,
         key: int,
-        cell: int,
-        rounds_left: int,
+        **_: int,
     ) -> tuple[int, int] | None:
         """Return the level to reach next and the samples it needs in total; None means stop."""
-        del answer, evidence, cell, rounds_left
+        del answer, evidence
         level = self.schedule.select_one(price, key)
         n_samples = self.choices[level][1]
         return (level, n_samples) if len(arm) < n_samples else None
