@@ -105,10 +105,8 @@ def evaluate(
     progress("mixture")
     score_baseline(experiment)
     progress("oracle")
-    headroom, rows = measure_headroom(experiment), []
-    for name, policy in chosen.items():
-        progress(name)
-        rows += _score_rows(experiment, headroom, name, policy)
+    headroom = measure_headroom(experiment)
+    rows = _score_all(experiment, headroom, chosen, progress)
     excluded = tuple(n for n in kept if n > max(headroom.experiment.levels))
     savings = [] if today is None else _compare_all(experiment, chosen, today, settings)
     return HeldOutScores(
@@ -139,6 +137,20 @@ def _compare_all(
             score = score_policy(experiment, policy)
             points = spread_points(score.curve)
             rows.append({"policy": name} | compare_policy(score, points, now, settings)[1])
+    return rows
+
+
+def _score_all(
+    experiment: Experiment,
+    headroom: Headroom,
+    policies: Mapping[str, str | PolicyFactory],
+    progress: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Return the rows of all policies."""
+    rows = []
+    for name, policy in policies.items():
+        progress(name)
+        rows += _score_rows(experiment, headroom, name, policy)
     return rows
 
 
