@@ -55,10 +55,9 @@ def describe_baseline(experiment: Experiment, budget: float) -> str:
 def _level_costs(experiment: Experiment, policy: Policy) -> list[float]:
     """Return the mean cost of each setting of the baseline."""
     rows = np.arange(len(experiment.pool))
-    per_round = 0.0 if experiment.pool.has_arms else experiment.round_cost(rows)
     costs = policy.sample_cost or (experiment.sample_cost(rows),)
     return [
-        n * costs[0 if arm is None else policy.arms.index(arm)] + per_round
+        n * costs[0 if arm is None else policy.arms.index(arm)] + experiment.round_cost(rows)
         for n, arm in policy.list_uniform()
     ]
 

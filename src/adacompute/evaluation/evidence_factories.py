@@ -89,7 +89,7 @@ def make_fitted(experiment: Experiment, train: IntArray, features: Float32Array)
         by_votes = fit_vote_states(experiment, train, features)
         prior, own = by_votes.prior, by_votes.prior.find_cell(features[train])
     else:
-        profile = _profile_arms(evidence)[train]
+        profile = evidence.remember("profiles", _profile_arms)[train]
         with single_threaded():
             groups = number_by_appearance(group)
             prior, own = fit_cells(features[train], profile, groups, seed=experiment.seed)
@@ -129,7 +129,7 @@ def _limit_rounds(
     limit = experiment.round_limit
     if limit is not None and limit >= sum(max_samples):
         limit = None
-    rounds = RoundLimits(limit, 0.0 if experiment.pool.has_arms else experiment.round_cost(train))
+    rounds = RoundLimits(limit, experiment.round_cost(train))
     n_actions = len(list_actions(Grid(max_samples), rounds))
     per_round = len(Grid(max_samples)) * n_actions
     if (limit or 1) * per_round > MAX_REGRESSIONS:
@@ -160,16 +160,12 @@ def fit_vote_states(
 
 def _profile_arms(evidence: Evidence) -> FloatArray:
     """Return the response profile of each question for every arm, side by side."""
-
-    def profile(one: Evidence) -> FloatArray:
-        samples, found = one.samples, []
-        for arm in range(samples.n_arms):
-            own = samples.answers.keep(samples.arm == arm)
-            limit = min(PROFILE_SAMPLES, int(own.n_samples.min()))
-            found.append(response_profile(own, limit))
-        return np.concatenate(found, axis=1)
-
-    return evidence.remember("profiles", profile)
+    samples, found = evidence.samples, []
+    for arm in range(samples.n_arms):
+        own = samples.answers.keep(samples.arm == arm)
+        limit = min(PROFILE_SAMPLES, int(own.n_samples.min()))
+        found.append(response_profile(own, limit))
+    return np.concatenate(found, axis=1)
 
 
 def choose_arms(experiment: Experiment, train: IntArray) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -169,7 +169,7 @@ class Experiment:
             n_permutations=n_orders,
             seed=self.seed,
             use_confidence=self.use_confidence,
-            round_cost=np.zeros(len(self.pool)) if self.pool.has_arms else self.pool.round_costs,
+            round_cost=self.round_costs,
         )
 
     @cached_property
@@ -201,13 +201,14 @@ class Experiment:
             )
         return mean
 
-    def round_cost(self, rows: IntArray) -> float:
-        """Return the mean cost of a round of these questions, besides its samples."""
-        return float(self.pool.round_costs[rows].mean())
+    @property
+    def round_costs(self) -> FloatArray:
+        """Cost of a round of each question besides its samples, (N,); several arms ignore it."""
+        return np.zeros(len(self.pool)) if self.pool.has_arms else self.pool.round_costs
 
-    def max_cost(self, rows: IntArray) -> float:
-        """Return the mean cost of the largest level with one round per sample."""
-        return max(self.levels) * (self.sample_cost(rows) + self.round_cost(rows))
+    def round_cost(self, rows: IntArray) -> float:
+        """Return the mean of ``round_costs`` of these questions."""
+        return float(self.round_costs[rows].mean())
 
     def run(self, fitted: FittedPolicy, prices: Sequence[float] | None = None) -> ReplayResult:
         """Replay a policy on every question and every order, (N, prices).
@@ -251,7 +252,8 @@ class Experiment:
         if not policy.arms or policy.schedule is None:
             return None
         if fitted not in self._over_arms:
-            results = fitted.known or self._select_evidence(policy).run(policy, fitted.features)
+            known = fitted.known if fitted.prices == policy.schedule.prices else None
+            results = known or self._select_evidence(policy).run(policy, fitted.features)
             self._over_arms[fitted] = results
         return self._over_arms[fitted].at_prices(prices, policy.schedule)
 
@@ -283,13 +285,12 @@ class Experiment:
         Rules are not fitted, so their results are computed once and kept.
         """
         missing = [rule for rule in rules if rule not in self._rule_results]
-        if missing:
-            parts: list[list[ReplayResult]] = [[] for _ in missing]
-            for _, block in self.replay.blocks():
-                for rule, results in zip(missing, parts, strict=True):
-                    results.append(block.summarise(*block.play_rule(rule)))
-            for rule, results in zip(missing, parts, strict=True):
-                self._rule_results[rule] = ReplayResult.concatenate(results)
+        parts: dict[Rule, list[ReplayResult]] = {rule: [] for rule in missing}
+        for _, block in self.replay.blocks() if missing else ():
+            for rule, results in parts.items():
+                results.append(block.summarise(*block.play_rule(rule)))
+        for rule, results in parts.items():
+            self._rule_results[rule] = ReplayResult.concatenate(results)
         return ReplayResult.side_by_side([self._rule_results[rule] for rule in rules])
 
 

@@ -173,8 +173,7 @@ class TodayScore:
     def cost_of(self, n_samples: int) -> FloatArray:
         """Return the cost of a number of samples that are sent as today's, on each question."""
         pool, calls = self.experiment.pool, self.today.calls
-        per_round = np.zeros(len(pool)) if pool.has_arms else pool.round_costs
-        cost = n_samples * pool.arm_cost()[:, self.arm] + per_round
+        cost = n_samples * pool.arm_cost()[:, self.arm] + self.experiment.round_costs
         if pool.prompt_cost is None or calls is None:
             return cost
         counted = 1 if pool.prompt_per_round else n_samples
