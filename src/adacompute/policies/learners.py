@@ -69,7 +69,8 @@ def fit_classifier(
         raise ConfigError(f"classifier must be one of {CLASSIFIERS}, got {classifier!r}")
     present, index = np.unique(label, return_inverse=True)
     if classifier == "gbm" or len(present) == 1:
-        return _fit_trees(features, index, present, n_levels=n_levels, weight=weight, seed=seed)
+        booster = boost(features, index, tree_settings(len(present)), weight=weight, seed=seed)
+        return _to_model(booster, features.shape[1], n_levels, present)
     model = _scikit_classifier(classifier, seed)
     from sklearn.exceptions import ConvergenceWarning
 
@@ -86,23 +87,6 @@ def fit_classifier(
         ) from None
 
 
-def _fit_trees(
-    features: Float32Array,
-    index: IntArray,
-    present: IntArray,
-    *,
-    n_levels: int,
-    weight: FloatArray | None,
-    seed: int,
-) -> OnnxModel:
-    booster = boost(features, index, tree_settings(len(present)), weight=weight, seed=seed)
-    return OnnxModel(
-        trees_to_onnx(
-            _to_json(booster), n_features=features.shape[1], n_outputs=n_levels, output_of=present
-        )
-    )
-
-
 def tree_settings(n_labels: int) -> dict[str, Any]:
     """Return the settings of the paper's trees, for this many different labels."""
     if n_labels == 1:  # nothing to learn: any constant score will do
@@ -113,16 +97,9 @@ def tree_settings(n_labels: int) -> dict[str, Any]:
 def fit_values(features: Float32Array, utility: FloatArray, *, seed: int = 0) -> OnnxModel:
     """Fit a regressor of the utility of every level, (N, F) → (N, K)."""
     settings = {"objective": "reg:squarederror", **VALUE_GBM}
-    raw = _to_json(boost(features, utility, settings, weight=None, seed=seed))
+    booster = boost(features, utility, settings, weight=None, seed=seed)
     n_levels = utility.shape[1]
-    return OnnxModel(
-        trees_to_onnx(
-            raw,
-            n_features=features.shape[1],
-            n_outputs=n_levels,
-            output_of=np.arange(n_levels),
-        )
-    )
+    return _to_model(booster, features.shape[1], n_levels, np.arange(n_levels))
 
 
 def boost(
@@ -146,8 +123,16 @@ def boost(
     return booster
 
 
-def _to_json(booster: Any) -> bytes:  # noqa: ANN401 - a booster of xgboost
-    return bytes(booster.save_raw("json"))
+def _to_model(
+    booster: Any,  # noqa: ANN401 - a booster of xgboost
+    n_features: int,
+    n_outputs: int,
+    output_of: IntArray,
+) -> OnnxModel:
+    raw = booster.save_raw("json")
+    return OnnxModel(
+        trees_to_onnx(raw, n_features=n_features, n_outputs=n_outputs, output_of=output_of)
+    )
 
 
 def single_threaded() -> AbstractContextManager[Any]:
