@@ -93,10 +93,11 @@ def estimate(
     elif vote == "weighted":
         utility = _random_subsets(answers, levels, seed=seed)
     elif vote == "majority":
-        kinds, kind_of = _find_kinds(*answers.count_classes())
-        utility = _over_subsets(*kinds, levels)[kind_of]
+        counts, kind_of = answers.count_kinds()
+        size, correct, unparsed = (one.astype(np.float64) for one in counts)
+        utility = _over_subsets(size, correct, unparsed, levels)[kind_of]
         if standard_errors:
-            error = _jackknife(*kinds, levels)[kind_of]
+            error = _jackknife(size, correct, unparsed, levels)[kind_of]
     else:
         utility = _order_statistics(answers, levels)
     return Estimate(np.round(utility, DIGITS), error)
@@ -159,7 +160,8 @@ def _order_statistics(answers: Answers, levels: Sequence[int]) -> FloatArray:
     """Return best-of-n or pass@n in closed form: the best sample of a subset has the top rank."""
     utility = np.empty((len(answers), len(levels)))
     correct = answers.correct.astype(np.float64)
-    rank_by = np.where(answers.answer == UNPARSED, -np.inf, answers.score)
+    rank_by = correct if answers.score is None else answers.score
+    rank_by = np.where(answers.answer == UNPARSED, -np.inf, rank_by)
     for rows, index in _blocks(answers):
         total = index.shape[1]
         order = np.argsort(rank_by[index], axis=1, kind="stable")
@@ -182,22 +184,6 @@ def probability_of_best(total: int, size: int) -> FloatArray:
     for i in range(total - 1, size - 1, -1):
         probability[i - 1] = probability[i] * (i - size + 1) / i
     return probability
-
-
-def _find_kinds(
-    counts: IntArray, correct: IntArray, unparsed: IntArray
-) -> tuple[tuple[FloatArray, FloatArray, FloatArray], IntArray]:
-    """Return the counts of each kind of question, and the kind of every question.
-
-    Questions with the same counts, in whatever order of classes, are of one kind and have the same
-    estimates. A million questions with 16 samples are some thousand kinds.
-    """
-    order = np.lexsort((-correct, -counts), axis=1)
-    sizes = (np.take_along_axis(one, order, axis=1) for one in (counts, correct))
-    rows = np.concatenate([*sizes, unparsed[:, None]], axis=1)
-    kinds, kind_of = np.unique(rows, axis=0, return_inverse=True)
-    width, kinds = counts.shape[1], kinds.astype(np.float64)
-    return (kinds[:, :width], kinds[:, width : 2 * width], kinds[:, -1]), kind_of.reshape(-1)
 
 
 def _jackknife(

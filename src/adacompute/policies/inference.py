@@ -142,7 +142,11 @@ def trees_to_onnx(raw: bytes, *, n_features: int, n_outputs: int, output_of: Int
             columns[name] += values
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
     names = ["features"], ["scores"]
-    options = {"n_targets": n_outputs, "base_values": base_values.tolist(), **columns}
+    options: dict[str, Any] = {
+        "n_targets": n_outputs,
+        "base_values": base_values.tolist(),
+        **columns,
+    }
     ensemble = helper.make_node(ENSEMBLE, *names, domain=DOMAIN, **options)
     ends = (
         [helper.make_tensor_value_info("features", floats, [None, n_features])],

@@ -159,7 +159,7 @@ class RuleLookup:
         elif self._policy.mix_by == "key":
             rule = schedule.select_one(price, key)
         else:
-            rule, _ = schedule.position(price)
+            rule = schedule.position(price)[0]
         return self._level(rule, level, answers)
 
     def _decide_by(self, rule: int, level: int, answers: tuple[int, ...]) -> int:
