@@ -67,10 +67,16 @@ class Scan(NamedTuple):
 
 
 class FoundCutoff(NamedTuple):
-    """A cutoff, and the cost of all questions at the levels that it chooses."""
+    """A cutoff, and the pass that found it."""
 
     cutoff: Cutoff
-    cost: Fraction
+    scanned: Scan
+
+    @property
+    def cost(self) -> Fraction:
+        """Cost of all questions at the levels that the cutoff chooses."""
+        rest = self.scanned.undecided
+        return self.scanned.decided_cost + sum_cost(rest.cost_of(apply_cutoff(rest, self.cutoff)))
 
 
 def _rank(cutoff: Cutoff) -> tuple[float, int, int]:
@@ -196,6 +202,4 @@ def find_block_cutoff(
             bracket = estimate_bracket(sample, budget, slack)
         scanned = scan(read_blocks(), bracket)
         if (cutoff := locate_cutoff(scanned, budget, bracket)) is not None:
-            rest = scanned.undecided
-            cost = sum_cost(rest.cost_of(apply_cutoff(rest, cutoff)))
-            return FoundCutoff(cutoff, scanned.decided_cost + cost)
+            return FoundCutoff(cutoff, scanned)

@@ -46,7 +46,7 @@ def solve(table: UtilityTable, budget: float) -> Allocation:
     rounded = _round_budget(table, budget)
     stride = len(table) // SAMPLE_SIZE
     sample = table.take(slice(None, None, stride)) if stride > 1 else None
-    cutoff, _ = find_block_cutoff(lambda: table.blocks(BLOCK_SIZE), sample, rounded)
+    cutoff = find_block_cutoff(lambda: table.blocks(BLOCK_SIZE), sample, rounded).cutoff
     choice = np.concatenate([apply_cutoff(block, cutoff) for block in table.blocks(BLOCK_SIZE)])
     found = _allocate(table, rounded, choice, cutoff)
     if rounded == budget:
