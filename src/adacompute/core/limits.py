@@ -72,11 +72,10 @@ def solve_limits(table: UtilityTable, budget: float, limits: Mapping[str, float]
         raise ConfigError(f"budget and limits must be finite numbers, got {bounds.tolist()}")
     tables = [table.cost, *(table.extra_costs[name] for name in names)]
     costs = np.stack([np.broadcast_to(cost, table.utility.shape) for cost in tables])
-    for name, cost, bound, room in zip(
-        ["cost", *names], costs, bounds, _totals(costs, bounds), strict=True
-    ):
+    totals = _totals(costs, bounds)
+    for name, cost, bound, total in zip(["cost", *names], costs, bounds, totals, strict=True):
         cheapest = sum_cost(cost.min(axis=1))
-        if cheapest > room:
+        if cheapest > total:
             raise InfeasibleBudget(
                 f"a mean budget of {bound:.9g} on {name} is below "
                 f"{float(cheapest / len(table)):.9g}, the mean of every question's cheapest level: "
@@ -186,13 +185,15 @@ def _purify(table: UtilityTable, costs: FloatArray, mixed: _Mixed) -> _Mixed:
     return _Mixed(choice, weights, mixed.prices)
 
 
-def _round(table: UtilityTable, costs: FloatArray, bounds: FloatArray, mixed: _Mixed) -> IntArray:
+def _round(
+    table: UtilityTable, costs: FloatArray, totals: list[Fraction], mixed: _Mixed
+) -> IntArray:
     """Replace split questions by the best combination of single levels that overspends nothing."""
     rows = np.flatnonzero((mixed.weights > 0).sum(axis=1) > 1)
     choice = mixed.choice.copy()
     fixed = np.delete(np.arange(len(table)), rows)
     spent = [sum_cost(cost[fixed, choice[fixed]]) for cost in costs]
-    room = [total - used for total, used in zip(_totals(costs, bounds), spent, strict=True)]
+    room = [total - used for total, used in zip(totals, spent, strict=True)]
     best = -np.inf
     for levels in itertools.product(range(table.n_levels), repeat=len(rows)):
         pick = np.array(levels, dtype=np.int64)
@@ -200,11 +201,11 @@ def _round(table: UtilityTable, costs: FloatArray, bounds: FloatArray, mixed: _M
         extra = [sum_cost(cost[rows, pick]) for cost in costs]
         if value > best and all(e <= r for e, r in zip(extra, room, strict=True)):
             best, choice[rows] = value, pick
-    return choice if best > -np.inf else _repair(table, costs, bounds, choice)
+    return choice if best > -np.inf else _repair(table, costs, totals, choice)
 
 
 def _repair(
-    table: UtilityTable, costs: FloatArray, bounds: FloatArray, choice: IntArray
+    table: UtilityTable, costs: FloatArray, totals: list[Fraction], choice: IntArray
 ) -> IntArray:
     """Move one question at a time, with the smallest loss per saving, until all limits hold."""
     rows = np.arange(len(table))
@@ -212,7 +213,6 @@ def _repair(
     scale = np.where(max_costs > 0, max_costs, 1.0)
     while True:
         spent = [sum_cost(cost[rows, choice]) for cost in costs]
-        totals = _totals(costs, bounds)
         over = [used - total for total, used in zip(totals, spent, strict=True)]
         if max(over) <= 0:
             return choice
@@ -234,8 +234,8 @@ def _finish(
     table: UtilityTable, costs: FloatArray, bounds: FloatArray, mixed: _Mixed, names: list[str]
 ) -> Allocation:
     """Round the mixture to a deterministic choice, and compute the means of both."""
-    rows, choice = np.arange(len(table)), _round(table, costs, bounds, mixed)
-    others = mixed.weights.copy()
+    choice = _round(table, costs, _totals(costs, bounds), mixed)
+    rows, others = np.arange(len(table)), mixed.weights.copy()
     others[rows, choice] = 0.0
     question, level = np.nonzero(others)
     means = [float(cost[rows, choice].mean()) for cost in costs]

@@ -9,11 +9,10 @@ prices or policies.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -166,13 +165,6 @@ def fit_clusters(
     return model.labels_.astype(np.int64), model.cluster_centers_
 
 
-class Softmax(NamedTuple):
-    """A softmax regression: probabilities of labels at given points, and its inverse penalty."""
-
-    inverse_penalty: float
-    probabilities: Callable[[FloatArray], FloatArray]
-
-
 def assign_folds(group: IntArray, n_folds: int, *, seed: int = 0) -> IntArray:
     """Return a fold for each question; questions of one group share a fold.
 
@@ -188,12 +180,13 @@ def fit_softmax(
     *,
     inverse_penalty: float | None = None,
     seed: int = 0,
-) -> Softmax | None:
+) -> tuple[float, Any] | None:
     """Fit the probability of each label at a point; None if points do not predict labels reliably.
 
-    Labels are 0, 1, … and all occur. Copies of a question are one group. The inverse penalty is
-    chosen by cross-validated likelihood, which must be better than that of constant label shares by
-    more than chance. If an ``inverse_penalty`` is given, neither is done.
+    Returns the inverse penalty, and a model of scikit-learn. Labels are 0, 1, … and all occur.
+    Copies of a question are one group. The inverse penalty is chosen by cross-validated likelihood,
+    which must be better than that of constant label shares by more than chance. If an
+    ``inverse_penalty`` is given, neither is done.
     """
     if inverse_penalty is None:
         fold = assign_folds(group, SOFTMAX_FOLDS, seed=seed)
@@ -209,10 +202,7 @@ def fit_softmax(
         error = float(np.sqrt(len(deviation) * deviation.var(ddof=1))) / len(points)
         if best.mean() < SOFTMAX_MIN_Z * error:
             return None
-    model = _logistic_regression(points, label, inverse_penalty, seed)
-    return Softmax(
-        inverse_penalty, lambda points: np.asarray(model.predict_proba(points), np.float64)
-    )
+    return inverse_penalty, _logistic_regression(points, label, inverse_penalty, seed)
 
 
 def _held_out_gain(

@@ -147,8 +147,9 @@ def fit_prior(
     )
     if softmax is None:
         return pooled
+    inverse_penalty, model = softmax
     prior, _, centre = found.fit_cells(n_cells, seed)
-    return FittedPrior(prior, cluster, softmax.probabilities(centre).T, softmax.inverse_penalty)
+    return FittedPrior(prior, cluster, model.predict_proba(centre).T, inverse_penalty)
 
 
 def fit_cells(
