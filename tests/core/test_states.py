@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.core.states import MAX_SAMPLES, states, vote_keys
+from adacompute.core.states import MAX_SAMPLES, find_state, states, vote_keys
 from adacompute.core.utility import estimate
 from adacompute.core.votes import majority_accuracy
 from test_support.states import measure_states
@@ -40,6 +40,7 @@ def test_keys_find_the_counted_state(answers: Drawn) -> None:
     found = every.find(vote_keys(np.array([answers])))[0]
     for upto, state in enumerate(found):
         assert (every.votes[state], every.n_unparsed[state]) == count(answers[:upto])
+        assert find_state(answers[:upto]) == state
 
 
 def test_samples_after_the_last_state_are_ignored() -> None:
