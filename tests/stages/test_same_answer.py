@@ -18,7 +18,7 @@ import adacompute as ada
 from adacompute.cli.main import cli
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.votes import winner
-from adacompute.evaluation.today import TodayOptions
+from adacompute.options.main import SameAnswerOptions
 from adacompute.policies.bundle import load_bundle
 from adacompute.policies.bundle_checks import check_verdict
 from adacompute.policies.stopping import VoteLeadRule

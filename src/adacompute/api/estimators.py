@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from adacompute.options.shared import DEFAULT_LEVELS
+from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.api.estimator import Estimator
 from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError
@@ -24,8 +26,6 @@ from adacompute.evaluation.factories import find_factory, sees_evidence
 from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import feature_names
 from adacompute.stages.inputs import (
-    ALL_EVIDENCE,
-    DEFAULT_LEVELS,
     check_evidence,
     check_levels,
     check_seed,

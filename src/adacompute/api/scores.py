@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from adacompute.options.shared import DEFAULT_LEVELS
 from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.api.estimators import RegisteredEstimator
 from adacompute.api.progress import Progress, read_progress
@@ -23,7 +24,11 @@ from adacompute.evaluation import scores as held_out
 from adacompute.evaluation.pool import describe_assignments, describe_copies
 from adacompute.evaluation.today import read_today
 from adacompute.policies.policy import Policy
-from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
+from adacompute.stages.inputs import (
+    check_levels,
+    check_seed,
+    resolve_budgets,
+)
 
 PolicySource: TypeAlias = Estimator | Policy | str
 

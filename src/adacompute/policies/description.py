@@ -10,7 +10,6 @@ M rows, n samples each, C different answers. This module does not know prices.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple

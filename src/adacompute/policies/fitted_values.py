@@ -210,7 +210,7 @@ def _standardise_one(
 ) -> list[float]:
     """Standardise the numbers of one question by their means and scales."""
     standard = [(one - mean) * scale for one, (mean, scale) in zip(numbers, spreads, strict=True)]
-    return [CLIP if one > CLIP else -CLIP if one < -CLIP else one for one in standard]
+    return [CLIP if one > CLIP else max(one, -CLIP) for one in standard]
 
 
 def list_actions(grid: Grid, rounds: RoundLimits) -> list[tuple[int, int]]:

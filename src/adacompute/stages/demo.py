@@ -13,18 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adacompute.options.main import SameAnswerOptions
+from adacompute.options.shared import DEFAULT_LEVELS
 from adacompute.core.errors import DataError, MissingExtra
 from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import read_source
 from adacompute.evaluation.pool import common_sample_count
-from adacompute.evaluation.today import TodayOptions
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.estimate import estimate_run
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
     BEST_POLICY,
-    DEFAULT_LEVELS,
     add_level,
     choose_policy,
     no_progress,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Stage = Callable[..., dict[str, Any]]
 
 BUDGET, BUDGETS = 2.0, (1.5, 2.0, 3.0, 4.0)
-TODAY = TodayOptions(5)
+TODAY = SameAnswerOptions(5)
 BUNDLE, PAGE = "policy", "report.html"
 POLICIES = ("mixture", "retry", "adaptive-consistency", "early-stopping", "oracle")
 OPTIONAL = ("train", "calibrate", "report")
@@ -119,7 +119,7 @@ def _format_options(options: dict[str, Any]) -> list[str]:
     """
     words = []
     for name, value in options.items():
-        given = value.today if isinstance(value, TodayOptions) else value
+        given = value.today if isinstance(value, SameAnswerOptions) else value
         items = given if isinstance(given, tuple) else (given,)
         texts = (f"{item:g}" if isinstance(item, float) else str(item) for item in items)
         words += [f"--{name.replace('_', '-')}", ",".join(texts)]
