@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.api.estimator import Estimator, Pretrained
 from adacompute.api.estimators import ESTIMATORS, RegisteredEstimator
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
 from adacompute.graders.grader import Grader, load_grader
+from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.stages.inputs import (
     VOTES,

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from adacompute.options.shared import DEFAULT_LEVELS
-from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.api.estimator import Estimator
 from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError
@@ -25,6 +23,7 @@ from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFac
 from adacompute.evaluation.factories import find_factory, sees_evidence
 from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import feature_names
+from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS
 from adacompute.stages.inputs import (
     check_evidence,
     check_levels,

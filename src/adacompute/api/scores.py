@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from adacompute.options.shared import DEFAULT_LEVELS
 from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.api.estimators import RegisteredEstimator
 from adacompute.api.progress import Progress, read_progress
@@ -23,6 +22,7 @@ from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation import scores as held_out
 from adacompute.evaluation.pool import describe_assignments, describe_copies
 from adacompute.evaluation.today import read_today
+from adacompute.options.shared import DEFAULT_LEVELS
 from adacompute.policies.policy import Policy
 from adacompute.stages.inputs import (
     check_levels,

@@ -10,7 +10,7 @@ M rows, n samples each, C different answers. This module does not know prices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -166,43 +166,34 @@ def describe_one(
     It is that of ``describe``, without arrays: many of them would take most of the time.
     """
     if not answer:
-        return _start(len(counts)).tolist()
-    by_answer: dict[int, list[float]] = {}
-    sum_log_odds, n_parsed = 0.0, 0
-    samples = zip(answer, log_odds, weight, strict=True)
+        return [float(one) for one in _start(len(counts))]
+    samples: Iterable[Any] = zip(arm, answer, log_odds, weight, strict=True)
     if len(counts) > 1:
-        samples = map(_REST, sorted(zip(arm, answer, log_odds, weight, strict=True), key=_FIRST))
-    for one, odds, own in samples:
-        if one == UNPARSED:
-            continue
-        n_parsed += 1
-        sum_log_odds += odds
+        samples = sorted(samples, key=_FIRST)
+    by_answer: dict[int, list[float]] = {}
+    for _, one, odds, own in samples:
         totals = by_answer.get(one)
         if totals is None:
-            by_answer[one] = [own, 1, odds]
+            by_answer[one] = [own, 1, odds, odds]
         else:
             totals[0] += own
             totals[1] += 1
             totals[2] = max(totals[2], odds)
+            totals[3] += odds
+    unparsed = by_answer.pop(UNPARSED, _NOTHING)
     ranked = sorted(by_answer.values(), key=_FIRST, reverse=True)  # keeps the order of equals
-    first = ranked[0] if ranked else _NOTHING
-    second = ranked[1] if len(ranked) > 1 else _NOTHING
+    first, second, *_ = [*ranked, _NOTHING, _NOTHING]
     agreements: list[float] = []
     if len(counts) > 1:
         leader = next((one for one, totals in by_answer.items() if totals is first), None)
-        agreeing = [0] * len(counts)
-        for number, one in zip(arm, answer, strict=True):
-            agreeing[number] += one == leader
-        agreements = [k / max(1, n) for k, n in zip(agreeing, counts, strict=True)]
-    total_weight = 0.0
-    for totals in ranked:
-        total_weight += totals[0]
+        agreeing = [own for own, one in zip(arm, answer, strict=True) if one == leader]
+        agreements = [agreeing.count(own) / max(1, n) for own, n in enumerate(counts)]
     sums = _Sums(
         n_samples=len(answer),
-        n_parsed=n_parsed,
+        n_parsed=len(answer) - unparsed[1],
         n_answers=len(ranked),
-        total_weight=max(total_weight, TIE),
-        total_log_odds=sum_log_odds,
+        total_weight=max(sum([totals[0] for totals in ranked]), TIE),
+        total_log_odds=sum([totals[3] for totals in ranked]),
         weight=first[0],
         votes=first[1],
         best=first[2],
@@ -214,8 +205,8 @@ def describe_one(
     return list(_list_numbers(sums))
 
 
-_FIRST, _REST = itemgetter(0), itemgetter(slice(1, None))
-_NOTHING = [0.0, 0, 0.0]
+_FIRST = itemgetter(0)
+_NOTHING = [0.0, 0, 0.0, 0.0]
 
 
 def _agreements(agrees: BoolArray, counts: Sequence[int]) -> list[FloatArray]:

@@ -158,7 +158,7 @@ class SequentialPolicy(Policy):
     @cached_property
     def _text_of_cells(self) -> list[list[float]]:
         """What the text of questions in each cell says, without arrays."""
-        return self._text.tolist()
+        return [list(map(float, one)) for one in self._text]
 
     @cached_property
     def _exact(self) -> Float32Array | None:

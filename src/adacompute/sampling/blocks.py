@@ -29,7 +29,6 @@ from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import (
     NO_LEVEL,
     ObservedSamples,
-    Policy,
     SampleEvidence,
     SampleMatrix,
 )
@@ -122,9 +121,10 @@ class QuestionProgress:
                 self,
                 arms=[*self.arms, *[arm] * missing],
                 evidence=SampleEvidence(log_odds, weight),
+                target=len(answers),
                 episode=None,
             )
-            found = _look_up(replace(seen, target=len(answers)), answers)
+            found = _look_up(seen, answers)
             if found is not None and found.is_active:
                 largest = max(largest or 0, found.target)
         return largest
@@ -248,9 +248,8 @@ def _look_up(one: QuestionProgress, answers: Sequence[int]) -> _Next | None:
 
     It does what ``Episode.feed`` and ``Episode.decide`` do, for one question.
     """
-    policy = one.bundle.policy
-    if policy.confidence is not None:
-        return _look_up_evidence(one, policy, answers)
+    if one.bundle.policy.confidence is not None:
+        return _look_up_evidence(one, answers)
     tables, n_samples, level = _lookup_tables(one.bundle), one.target, one.level
     if tables.lookup is None or len(answers) < n_samples or one.rounds_left < MANY_ROUNDS:
         return None
@@ -274,16 +273,14 @@ def _look_up(one: QuestionProgress, answers: Sequence[int]) -> _Next | None:
     return _Next(found, one.bundle.policy.levels[found].n_samples, found > level)
 
 
-def _look_up_evidence(
-    one: QuestionProgress, policy: Policy, answers: Sequence[int]
-) -> _Next | None:
+def _look_up_evidence(one: QuestionProgress, answers: Sequence[int]) -> _Next | None:
     """Return what a question does next by a policy that sees arms and confidence."""
     if one.features is None and _uses_features(one.bundle):
         return None
     n_samples = one.target
     rounds = one.rounds_left - (one.level != NO_LEVEL)
     cell = int(one.features.item(0)) if one.features is not None and one.features.size else 0
-    found = policy.next_level(
+    found = one.bundle.policy.next_level(
         one.arms[:n_samples],
         answers[:n_samples],
         one.evidence.first(n_samples),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.stages.inputs import read_prices
 from adacompute.core.errors import DataError
 from adacompute.core.types import UtilityTable
 from adacompute.core.upgrades import envelope

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adacompute.options.shared import TodayOptions
 from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.evidence_factories import replay_evidence
@@ -27,6 +26,7 @@ from adacompute.evaluation.verdict import (
 )
 from adacompute.options.definition import takes
 from adacompute.options.research import CalibrateOptions
+from adacompute.options.shared import TodayOptions
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.stages.inputs import (

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adacompute.options.main import SameAnswerOptions
-from adacompute.options.shared import DEFAULT_LEVELS
 from adacompute.core.errors import DataError, MissingExtra
 from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import read_source
 from adacompute.evaluation.pool import common_sample_count
+from adacompute.options.main import SameAnswerOptions
+from adacompute.options.shared import DEFAULT_LEVELS
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.estimate import estimate_run
 from adacompute.stages.evaluate import evaluate_run

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.stages.inputs import read_prices
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.posterior import fit_posterior

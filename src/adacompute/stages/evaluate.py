@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.options.shared import ALL_EVIDENCE
-from adacompute.stages.inputs import (
-    read_prices,
-)
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError
 from adacompute.evaluation.costs import CostModel
@@ -26,6 +22,7 @@ from adacompute.evaluation.scores import evaluate
 from adacompute.features.embedding import pin_encoder
 from adacompute.options.definition import takes
 from adacompute.options.main import EvaluateOptions
+from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import check_settings, tolerance_of
 from adacompute.stages.inputs import (
@@ -36,6 +33,7 @@ from adacompute.stages.inputs import (
     make_pool,
     missing_extra,
     no_progress,
+    read_prices,
     read_recorded,
     resolve_budgets,
     resolve_today,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from adacompute.stages.inputs import read_prices
 from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import solve
 from adacompute.core.types import Allocation, FloatArray, KeyArray, UtilityTable
@@ -22,6 +21,7 @@ from adacompute.options.definition import takes
 from adacompute.options.research import SolveOptions
 from adacompute.spending.token_prices import TokenPriceList
 from adacompute.stages.estimate import UTILITY
+from adacompute.stages.inputs import read_prices
 from adacompute.stages.solve_blocks import needs_blocks, solve_blocks
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 

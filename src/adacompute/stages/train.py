@@ -12,10 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.options.shared import ALL_EVIDENCE
-from adacompute.stages.inputs import (
-    read_prices,
-)
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel
@@ -27,6 +23,7 @@ from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import VERSION
 from adacompute.options.definition import takes
 from adacompute.options.research import TrainOptions
+from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Baseline, Bundle, save_bundle
 from adacompute.policies.prior import response_profile
@@ -41,6 +38,7 @@ from adacompute.stages.inputs import (
     find_template,
     hash_run,
     make_pool,
+    read_prices,
     read_recorded,
     resolve_budgets,
 )
