@@ -92,7 +92,9 @@ def measure_after_samples(policy: Policy, price: float, rng: np.random.Generator
 def measure_questions(label: str, policy: SequentialPolicy, price: float) -> None:
     """Measure decisions as the gateway makes them: the first one, with a text, and later ones."""
     rng = random.Random(0)  # noqa: S311 - not for cryptography
-    bundle, first, later = Bundle(policy, features=TEXT_FEATURES), [], []
+    bundle = Bundle(policy, features=TEXT_FEATURES)
+    first: list[int] = []
+    later: list[int] = []
     for _ in range(REPEATS):
         one = QuestionProgress(bundle, price, TEXT, rng.getrandbits(63))
         times = first
@@ -118,7 +120,7 @@ def measure_fitted_block(policy: SequentialPolicy) -> float:
     counts = [4] + [0] * (len(policy.arms) - 1)
     shape, position = (FITTED_ROWS, 4), values.grid.find(counts)
     label, odds, weight = rng.integers(0, 3, shape), rng.normal(size=shape), rng.random(shape)
-    text = np.repeat(policy.prior.cell_centre[:1], FITTED_ROWS, axis=0)
+    text = np.repeat(policy.prior.cell_centre[:1].astype(np.float64), FITTED_ROWS, axis=0)
     start = time.perf_counter()
     for _ in range(LARGE_BLOCK_SIZE // FITTED_ROWS):
         vector = describe(label, odds, weight, counts).vector

@@ -105,42 +105,42 @@ def test_copies_of_a_question_are_one_observation() -> None:
     leads = replay_leads(pool, 5)
     alone = bound_leads(leads, pool.group)
     together = bound_leads(leads, pool.group // np.uint64(4))
-    for one, many in zip(alone[:-1], together[:-1], strict=True):
-        assert many.same_answer == one.same_answer
-        assert many.same_answer_low < one.same_answer_low
+    for rule in list(leads)[:-1]:
+        assert together[rule] < alone[rule]
 
 
 def test_bounds_are_below_the_shares_and_the_decided_vote_has_none() -> None:
     pool = some_pool()
-    *leads, decided = bound_leads(replay_leads(pool, 5), pool.group)
-    assert [lead.rule.lead for lead in leads] == [1, 2]
-    assert all(lead.same_answer_low < lead.same_answer < 1 for lead in leads)
-    assert leads[0].same_answer < leads[1].same_answer
-    assert leads[0].cost.value < leads[1].cost.value < decided.cost.value < 5
-    assert (decided.same_answer, decided.same_answer_low) == (1.0, 1.0)
+    leads = replay_leads(pool, 5)
+    low = bound_leads(leads, pool.group)
+    assert [rule.lead for rule in leads] == [1, 2, 5]
+    same = [lead.accuracy.mean() for lead in leads.values()]
+    cost = [lead.cost.mean() for lead in leads.values()]
+    assert same[0] < same[1] < same[2] == low[VoteLeadRule(5, 5)] == 1
+    assert all(bound < share for bound, share in zip(low.values(), same[:2], strict=False))
+    assert cost[0] < cost[1] < cost[2] < 5
 
 
 def test_equal_answers_on_few_questions_prove_little() -> None:
-    few, many = (bound_leads(replay_leads(p, 5), p.group) for p in map(agreeing, (10, 2000)))
-    assert few[1].same_answer == many[1].same_answer == 1.0
-    assert few[1].same_answer_low < 0.98
-    assert many[1].same_answer_low > 0.999
-    assert choose_lead(few).rule == VoteLeadRule(5, 5)
-    assert choose_lead(many).rule == VoteLeadRule(1, 5)
-
-
-def agreeing(n_questions: int) -> Pool:
-    return pool_of([[0] * 5] * n_questions)
+    few, many = (replay_leads(pool_of([[0] * 5] * size), 5) for size in (10, 2000))
+    lows = [bound_leads(one, np.arange(n, dtype=np.uint64)) for one, n in ((few, 10), (many, 2000))]
+    rule = VoteLeadRule(2, 5)
+    assert few[rule].accuracy.mean() == many[rule].accuracy.mean() == 1.0
+    assert lows[0][rule] < 0.98
+    assert lows[1][rule] > 0.999
+    assert choose_lead(few, lows[0]) == VoteLeadRule(5, 5)
+    assert choose_lead(many, lows[1]) == VoteLeadRule(1, 5)
 
 
 def test_the_cheapest_rule_that_passes_is_chosen() -> None:
-    choices = bound_leads(replay_leads(some_pool(400), 5), some_pool(400).group)
-    assert choose_lead(choices, 1.0).rule.lead == 5
-    assert choose_lead(choices, choices[1].same_answer_low).rule.lead == 2
-    assert choose_lead(choices, choices[0].same_answer_low).rule.lead == 1
+    leads = replay_leads(some_pool(400), 5)
+    low = bound_leads(leads, some_pool(400).group)
+    assert choose_lead(leads, low, 1.0).lead == 5
+    assert choose_lead(leads, low, low[VoteLeadRule(2, 5)]).lead == 2
+    assert choose_lead(leads, low, low[VoteLeadRule(1, 5)]).lead == 1
     for wrong in (0.0, 1.1, float("nan")):
         with pytest.raises(ConfigError, match="share of same answers"):
-            choose_lead(choices, wrong)
+            choose_lead(leads, low, wrong)
 
 
 @pytest.mark.slow
@@ -148,19 +148,13 @@ def test_the_lower_bounds_hold_all_at_once() -> None:
     """Of 300 draws of 150 questions, at most 5 % have a bound above the share of the population."""
     population = some_pool(20_000, 5, seed=1)
     leads = replay_leads(population, 5)
-    truth = [float(lead.same.mean()) for lead in leads]
+    unsure = list(leads)[:-1]
     rng, missed = np.random.default_rng(2), 0
     for _ in range(300):
         rows = rng.choice(len(population), 150, replace=False)
-        drawn = [
-            replace(one, **{name: getattr(one, name)[rows] for name in ("same", "cost")})
-            for one in leads
-        ]
-        found = bound_leads(drawn, population.group[rows])
-        missed += any(
-            choice.same_answer_low > share
-            for choice, share in zip(found[:-1], truth[:-1], strict=True)
-        )
+        drawn = {rule: result.take(rows) for rule, result in leads.items()}
+        low = bound_leads(drawn, population.group[rows])
+        missed += any(low[rule] > leads[rule].accuracy.mean() for rule in unsure)
     assert missed <= 15
 
 

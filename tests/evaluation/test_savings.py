@@ -18,6 +18,7 @@ from adacompute.evaluation.baseline import BASELINE, EQUAL_VOTES, score_baseline
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier, spread_points
+from adacompute.evaluation.intervals import Band
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.saving_text import describe_advice, describe_saving
@@ -29,7 +30,6 @@ from adacompute.evaluation.savings import (
     state_saving,
 )
 from adacompute.evaluation.scores import evaluate
-from adacompute.evaluation.simultaneous import Band
 from adacompute.evaluation.today import Today, TodayScore, read_today
 from adacompute.evaluation.verdict import calibrate
 from test_support.populations import Population
@@ -261,7 +261,6 @@ def test_the_baseline_has_weighted_votes_where_rounds_cost_something() -> None:
     free, paid = Experiment(pool, (1, 2, 4), (2.0,), 8), replace(pool, round_cost=0.5)
     costly = Experiment(paid, (1, 2, 4), (2.0,), 8)
     assert costly.weighs_votes
-    assert not costly.uses_evidence
     one, other = (score_baseline(experiment) for experiment in (free, costly))
     assert other.read(2.5).accuracy == pytest.approx(one.read(2.0).accuracy)
 

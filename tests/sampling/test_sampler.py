@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import FixedRule
-from adacompute.sampling.adapters import ClientModel, FunctionModel
+from adacompute.sampling.adapters import FunctionModel, PromptedModel, call_client
 from adacompute.sampling.sampler import SampledAnswer, Sampler
 from adacompute.sampling.session import Session
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
@@ -393,7 +394,8 @@ def test_errors_of_a_client_are_translated_and_its_calls_accounted_for() -> None
 
     async def main(reply: Any) -> list[CallUsage]:
         calls: list[CallUsage] = []
-        model = ClientModel(Client(reply), "m", settings=Settings(max_tokens=9))
+        call = partial(call_client, Client(reply))
+        model = PromptedModel(call, "m", settings=Settings(max_tokens=9))
         async for _ in model.sample("2?", 1, arm="other", on_usage=calls.append):
             pass
         return calls

@@ -19,7 +19,6 @@ from adacompute.evaluation.held_out import HeldOutCurve, score_held_out
 
 if TYPE_CHECKING:
     from adacompute.evaluation.experiment import Experiment
-    from adacompute.policies.policy import Policy
 
 BASELINE, EQUAL_VOTES = "mixture", "mixture-votes"
 """The baseline as a policy, and the mixture in which each sample counts once."""
@@ -40,9 +39,14 @@ def score_baseline(experiment: Experiment, name: str = BASELINE) -> HeldOutCurve
 
 def describe_baseline(experiment: Experiment, budget: float) -> str:
     """Say which numbers of samples, of which arm, the baseline mixes at a budget."""
-    policy = find_factory(BASELINE)(experiment, np.arange(len(experiment.pool))).policy
-    names = [_format_samples(n, arm) for n, arm in policy.list_uniform()]
-    cost = _level_costs(experiment, policy)
+    policy = experiment.fit_final(find_factory(BASELINE)).policy
+    levels, rows = policy.list_uniform(), np.arange(len(experiment.pool))
+    names = [_format_samples(n, arm) for n, arm in levels]
+    per_round = 0.0 if experiment.pool.has_arms else experiment.round_cost(rows)
+    costs = policy.sample_cost or (experiment.sample_cost(rows),)
+    cost = [
+        n * costs[0 if arm is None else policy.arms.index(arm)] + per_round for n, arm in levels
+    ]
     position = float(np.interp(budget, cost, np.arange(len(names))))
     first, share = divmod(round(100 * position), 100)
     # Weights that count each sample alike are no weights.
@@ -52,17 +56,6 @@ def describe_baseline(experiment: Experiment, budget: float) -> str:
         return f"use {names[first]} per question{votes}"
     rest = names[first + 1].removesuffix(" samples")
     return f"use {names[first]} per question, and {rest} for {share} % of the questions{votes}"
-
-
-def _level_costs(experiment: Experiment, policy: Policy) -> list[float]:
-    """Return the mean cost of each setting of the baseline."""
-    rows = np.arange(len(experiment.pool))
-    per_round = 0.0 if experiment.pool.has_arms else experiment.round_cost(rows)
-    costs = policy.sample_cost or (experiment.sample_cost(rows),)
-    return [
-        n * costs[0 if arm is None else policy.arms.index(arm)] + per_round
-        for n, arm in policy.list_uniform()
-    ]
 
 
 def _format_samples(count: int, arm: str | None) -> str:

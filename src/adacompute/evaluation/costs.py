@@ -201,9 +201,14 @@ def call_costs(recorded: SampleSet, prices: TokenPriceList) -> tuple[FloatArray,
     With native n a round is one call, so its prompt is paid once for all of its samples.
     """
     prompt, completion = _token_costs(recorded, prices)
+    return completion, _mean_by_question(recorded, prompt)
+
+
+def _mean_by_question(recorded: SampleSet, values: FloatArray) -> FloatArray:
+    """Return the mean of the samples of each question, (N,)."""
     answers = recorded.answers
-    total = np.bincount(answers.question, prompt, minlength=len(answers))
-    return completion, np.asarray(total / np.maximum(1, answers.n_samples))
+    total = np.bincount(answers.question, values, minlength=len(answers))
+    return np.asarray(total / np.maximum(1, answers.n_samples))
 
 
 def _recorded_costs(recorded: SampleSet, unit: str) -> FloatArray:
@@ -297,22 +302,17 @@ def level_costs(
     """Return the expected cost of each level on each question: (K,) for samples, else (N, K).
 
     Costs add up over samples, except for latency: the samples of a level run in parallel, so its
-    latency is that of the slowest.
+    latency is that of the slowest, the expected maximum over a random subset of the samples.
     """
     if unit == "samples":
         return np.asarray(levels, dtype=np.float64)
     if unit == "latency":
+        result = np.empty((len(recorded.answers), len(levels)))
         values = _recorded_costs(recorded, unit)
-        return np.stack([_expected_maximum(recorded, values, size) for size in levels], axis=1)
-    values, answers = sample_costs(recorded, unit, prices), recorded.answers
-    total = np.bincount(answers.question, values, minlength=len(answers))
-    return np.asarray((total / answers.n_samples)[:, None] * np.asarray(levels))
-
-
-def _expected_maximum(recorded: SampleSet, values: FloatArray, size: int) -> FloatArray:
-    """Return the expected maximum over a random subset of the samples of each question."""
-    result = np.empty(len(recorded.answers))
-    for rows, index in recorded.answers.groups():
-        ranked = np.sort(values[index], axis=1)
-        result[rows] = ranked @ probability_of_best(index.shape[1], size)
-    return result
+        for rows, index in recorded.answers.groups():
+            ranked = np.sort(values[index], axis=1)
+            for k, size in enumerate(levels):
+                result[rows, k] = ranked @ probability_of_best(index.shape[1], size)
+        return result
+    mean = _mean_by_question(recorded, sample_costs(recorded, unit, prices))
+    return np.asarray(mean[:, None] * np.asarray(levels))

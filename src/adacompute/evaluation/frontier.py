@@ -8,6 +8,7 @@ gets the price at which its own training questions cost that much.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -160,37 +161,28 @@ class PriceFrontier:
 
     def describe_latency(self, price: float) -> dict[str, float | None]:
         """Return percentiles of the time that a question takes; None if it was not recorded."""
-        return name_latencies("latency", self._measure_latency(price))
-
-    def _measure_latency(self, price: float) -> FloatArray | None:
-        """Return how long questions take, in seconds; None if it is not known."""
-        experiment, final = self.score.experiment, self.final
+        experiment, final, taken = self.score.experiment, self.final, None
         pool, policy = experiment.pool, final.policy
         if policy.arms:
             arms = tuple(experiment.arm_names.index(name) for name in policy.arms)
-            return experiment.evidence.select(arms, policy.max_by_arm).measure_latency(
-                policy, price, final.features
-            )
-        if pool.latency_s is None:
-            return None
-        sample_cost = experiment.sample_cost(np.arange(len(pool)))
-        rows, block = next(experiment.replay.blocks())  # enough questions for percentiles
-        features = final.prepared_features[rows]
-        return block.measure_latency(policy, price, features, sample_cost)
+            evidence = experiment.evidence.select(arms, policy.max_by_arm)
+            taken = evidence.measure_latency(policy, price, final.features)
+        elif pool.latency_s is not None:
+            sample_cost = experiment.sample_cost(np.arange(len(pool)))
+            rows, block = next(experiment.replay.blocks())  # enough questions for percentiles
+            features = final.prepared_features[rows]
+            taken = block.measure_latency(policy, price, features, sample_cost)
+        return name_latencies("latency", taken)
 
     def describe(self, point: CurvePoint, *, price: float | None = None) -> dict[str, Any]:
         """Return the price, the cost and the accuracy of a point, with two-sided intervals."""
         settings, score = self.settings, self.score
         cost, accuracy = score.mean_cost(point), score.accuracy(point, settings.confidence)
-        margin = cost.margin(0.5 + settings.confidence / 2, settings.horizon)
+        interval = cost.interval(settings.confidence, settings.horizon).clip(0.0, math.inf)
         return {
             "price": self.price_at(point.setting) if price is None else price,
-            "cost": cost.value,
-            "cost_low": max(0.0, cost.value - margin),
-            "cost_high": cost.value + margin,
-            "accuracy": accuracy.value,
-            "accuracy_low": accuracy.low,
-            "accuracy_high": accuracy.high,
+            **interval.named("cost"),
+            **accuracy.named("accuracy"),
             "rounds": float(point.result.n_rounds.mean()),
         }
 

@@ -1,10 +1,15 @@
-"""Intervals: means over questions, with bounds.
+"""Intervals: means over questions, with bounds for one setting or for many at once.
 
 Copies of a question form one group, and a group counts as one independent observation. A
 bound can be for the mean over all questions like these, or a prediction for the mean over the next
 ``horizon`` questions; a prediction adds the noise of those questions and of their samples.
 
-N questions. Nothing here knows about policies or prices.
+Whoever searches many settings for one that is good enough finds one whose estimate is good by
+chance. A band that covers all settings together also covers the one that is chosen. Its width comes
+from a multiplier bootstrap: the deviations of each group of questions get a random factor, and the
+largest standardised deviation over all settings is recorded, many times.
+
+N questions, S settings. Nothing here knows about policies or prices.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +26,8 @@ if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray, KeyArray
 
 CONFIDENCE = 0.95
+N_RESAMPLES = 2000
+RESAMPLES_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,10 @@ class Interval:
     def clip(self, low: float, high: float) -> Interval:
         """Return the interval with its ends limited to a range."""
         return Interval(self.value, max(low, self.low), min(high, self.high))
+
+    def named(self, name: str) -> dict[str, float]:
+        """Return the value and the ends under a name, as results hold them."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 @dataclass(frozen=True)
@@ -71,9 +83,9 @@ class Mean:
         quantile = student_quantile(confidence, self.n_groups)
         return quantile * math.sqrt(self.standard_error**2 + variance)
 
-    def interval(self, confidence: float) -> Interval:
-        """Return the two-sided interval of the mean."""
-        margin = self.margin(0.5 + confidence / 2)
+    def interval(self, confidence: float, horizon: int | None = None) -> Interval:
+        """Return the two-sided interval of the mean, or of that of further questions."""
+        margin = self.margin(0.5 + confidence / 2, horizon)
         return Interval(self.value, self.value - margin, self.value + margin)
 
 
@@ -98,7 +110,59 @@ def student_quantile(probability: float, n_groups: int) -> float:
     It expands the normal quantile in the reciprocal of the degrees of freedom, which is accurate to
     0.1 % at 30 observations.
     """
-    from statistics import NormalDist
-
     z, degrees = NormalDist().inv_cdf(probability), max(1, n_groups - 1)
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """Standard errors of S values, and how many of them a bound is away.
+
+    ``quantile`` is for lower bounds alone or upper bounds alone, and ``two_sided`` for intervals.
+    """
+
+    standard_error: FloatArray
+    quantile: float
+    two_sided: float
+
+    @property
+    def margin(self) -> FloatArray:
+        """Distance of each value from its lower bound, and from its upper bound."""
+        return self.quantile * self.standard_error
+
+
+def simultaneous_band(
+    influence: FloatArray,
+    group: KeyArray,
+    *,
+    confidence: float,
+    extra_variance: float = 0.0,
+    seed: int = 0,
+) -> Band:
+    """Return the band of means over questions, from the influence of each question, (N, S).
+
+    Questions of one group are resampled together. ``extra_variance`` is added to the variance at
+    every setting, with one random number for all of them: that of a fit, for example.
+    """
+    deviation = sum_by_group(influence - influence.mean(axis=0), group) / len(influence)
+    n_groups = len(deviation)
+    deviation *= np.sqrt(n_groups / max(1, n_groups - 1))
+    error = np.sqrt((deviation**2).sum(axis=0) + extra_variance)
+    varies = error > 0
+    if not varies.any():
+        return Band(error, 0.0, 0.0)
+    rng = np.random.default_rng(seed)
+    deviation, scale = deviation[:, varies], error[varies]
+    highest, largest = [], []
+    for _ in range(0, N_RESAMPLES, RESAMPLES_AT_ONCE):
+        drawn = rng.standard_normal((RESAMPLES_AT_ONCE, n_groups)) @ deviation
+        drawn += np.sqrt(extra_variance) * rng.standard_normal((RESAMPLES_AT_ONCE, 1))
+        highest.append((drawn / scale).max(axis=1))
+        largest.append(np.abs(drawn / scale).max(axis=1))
+    # With few groups the standard errors are uncertain, as in the interval of one mean.
+    exact = NormalDist().inv_cdf(confidence)
+    widening = student_quantile(confidence, n_groups) / exact if exact > 0 else 1.0
+    one, two = (
+        float(np.quantile(np.concatenate(values), confidence)) for values in (highest, largest)
+    )
+    return Band(error, max(0.0, one) * widening, two * widening)

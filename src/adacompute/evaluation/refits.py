@@ -24,7 +24,7 @@ import numpy as np
 
 from adacompute.core.types import hash_keys
 from adacompute.evaluation.factories import sees_evidence
-from adacompute.evaluation.held_out import FoldResult, HeldOutCurve, recall_splits
+from adacompute.evaluation.held_out import FoldResult, HeldOutCurve, recall_splits, split_folds
 from adacompute.evaluation.intervals import Mean
 from adacompute.evaluation.pool import N_FOLDS, assign_folds
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import FloatArray, IntArray, KeyArray
     from adacompute.evaluation.experiment import Experiment, PolicyFactory
-    from adacompute.evaluation.held_out import CurvePoint, Split
+    from adacompute.evaluation.held_out import CurvePoint
     from adacompute.evaluation.replay import ReplayResult
 
 N_PARTS = 3
@@ -81,17 +81,15 @@ class Refits:
         setting, cost = point.setting, point.cost
         slope, base = baseline.slope(cost), baseline.read(cost)
         gain = point.accuracy - base.accuracy - slope * (cost - base.cost)
-        total_cost, total_gain, training = [], [], []
+        total_cost, training = [], []
         for rows, one, other in self._pairs(setting):
-            extra, better = one.cost - other.cost, one.accuracy - other.accuracy
-            total_cost.append(_squared_mean(extra, self.group[rows]))
-            total_gain.append(_squared_mean(better - slope * extra, self.group[rows]))
+            total_cost.append(_squared_mean(one.cost - other.cost, self.group[rows]))
             error = Mean.of(one.cost, 0.0, self.group[rows]).standard_error
             training.append(error**2)  # of a mean over as many questions as a fit has
         of_cost = float(np.mean(total_cost)) / 2 - float(np.mean(training))
         return RefitVariance(
             cost=self._scale * max(0.0, of_cost),
-            gain=self._scale * max(0.0, float(np.mean(total_gain)) / 2),
+            gain=self.accuracy_variance(np.array([setting]), np.array([slope])),
             growth=self._measure_growth(setting, base, slope, gain),
         )
 
@@ -154,25 +152,20 @@ def score_refits(
 
     ``n_splits`` is three by default, and one where fits or plans are slow.
     """
-    n_groups = len(np.unique(experiment.pool.group))
     whole = experiment
     if len(experiment.pool) > MAX_QUESTIONS:
         order = np.argsort(hash_keys(experiment.pool.group), kind="stable")
         rows = np.sort(order[:MAX_QUESTIONS])
         experiment = replace(experiment, pool=experiment.pool.take(rows), _rule_results={})
-    group, splits = experiment.pool.group, []
+    group = experiment.pool.group
     has_rounds = bool(experiment.pool.round_costs.any()) or experiment.round_limit is not None
     has_plans = has_rounds or (experiment.uses_evidence and sees_evidence(factory))
     n_splits = n_splits or (N_SPLITS_WITH_PLANS if has_plans else N_SPLITS)
     part = np.stack(
         [assign_folds(group, N_PARTS, seed=experiment.seed + 1 + i) for i in range(n_splits)]
     )
-    for one in part:
-        splits += [_split(one, p) for p in range(N_PARTS)]
+    # A policy is fitted to the one part that a fold holds out, and scored on the others.
+    splits = [(own, others) for one in part for others, own in split_folds(one)]
     results = recall_splits(whole, experiment, factory, splits, f"{n_splits} refits")
     folds = tuple(results[i : i + N_PARTS] for i in range(0, len(results), N_PARTS))
-    return Refits(part, folds, group, n_groups)
-
-
-def _split(part: IntArray, own: int) -> Split:
-    return np.flatnonzero(part == own), np.flatnonzero(part != own)
+    return Refits(part, folds, group, whole.pool.n_groups)

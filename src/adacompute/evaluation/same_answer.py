@@ -9,22 +9,21 @@ for other rules there is a lower bound that holds for all of them at once. No gr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adacompute.core import votes
-from adacompute.core.answers import UNPARSED, order_samples
+from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import make_levels
 from adacompute.evaluation.experiment import N_PERMUTATIONS
 from adacompute.evaluation.frontier import name_latencies
-from adacompute.evaluation.intervals import CONFIDENCE, Interval, Mean, sum_by_group
+from adacompute.evaluation.intervals import CONFIDENCE, Mean, simultaneous_band, sum_by_group
 from adacompute.evaluation.pool import MAX_EXCLUDED_SHARE
-from adacompute.evaluation.replay import Replay
-from adacompute.evaluation.simultaneous import simultaneous_band
+from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.policies.bundle import SAME_ANSWER
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
@@ -50,27 +49,8 @@ DISJOINT, REDRAWN = "disjoint samples", "redrawn samples"
 """How the agreement of two runs was found: redrawn samples repeat, so they agree too often."""
 
 
-@dataclass(frozen=True, eq=False)
-class LeadResult:
-    """One rule on every question, (N,): share of orders with the same answer, and what it costs."""
-
-    rule: VoteLeadRule
-    same: FloatArray
-    cost: FloatArray
-    n_samples: FloatArray
-    n_rounds: FloatArray
-
-
-@dataclass(frozen=True)
-class LeadChoice:
-    """A rule with the share of answers that are the same, its lower bound, and its mean cost."""
-
-    rule: VoteLeadRule
-    same_answer: float
-    same_answer_low: float
-    cost: Interval
-    n_samples: float
-    n_rounds: float
+Leads = dict[VoteLeadRule, ReplayResult]
+"""Rules by rising lead with their results, whose accuracy is the share of same answers."""
 
 
 def keep_complete(pool: Pool, n_samples: int) -> Pool:
@@ -108,59 +88,39 @@ def answer_of(answer: IntArray, n_samples: IntArray | None = None) -> IntArray:
     return np.where(first < 0, UNPARSED, answer[np.arange(len(answer)), first])
 
 
-def replay_leads(
-    pool: Pool, n_samples: int, *, n_orders: int = N_PERMUTATIONS, seed: int = 0
-) -> list[LeadResult]:
-    """Replay every lead of N samples on every question, by rising lead."""
-    replay = Replay(pool, n_orders, n_samples, seed)
-    rules = lead_grid(n_samples)
-    parts: list[list[LeadResult]] = [[] for _ in rules]
-    for _, block in replay.blocks():
+def replay_leads(pool: Pool, n_samples: int, *, seed: int = 0) -> Leads:
+    """Replay every lead of N samples on every question."""
+    parts: dict[VoteLeadRule, list[ReplayResult]] = {rule: [] for rule in lead_grid(n_samples)}
+    for _, block in Replay(pool, N_PERMUTATIONS, n_samples, seed).blocks():
         answer = block.samples.answer
         full = answer_of(answer)
-        for rule, found in zip(rules, parts, strict=True):
+        for rule, found in parts.items():
             stop, n_rounds = block.play_rule(rule)
             same = (answer_of(answer, stop) == full).reshape(len(block.pool), -1).mean(axis=1)
-            result = block.summarise(stop, n_rounds)
-            found.append(LeadResult(rule, same, result.cost, result.n_samples, result.n_rounds))
-    names = ("same", "cost", "n_samples", "n_rounds")
-    return [
-        LeadResult(rule, *(np.concatenate([getattr(one, name) for one in found]) for name in names))
-        for rule, found in zip(rules, parts, strict=True)
-    ]
+            found.append(replace(block.summarise(stop, n_rounds), accuracy=same))
+    return {rule: ReplayResult.concatenate(found) for rule, found in parts.items()}
 
 
 def bound_leads(
-    leads: list[LeadResult], group: KeyArray, *, confidence: float = CONFIDENCE, seed: int = 0
-) -> list[LeadChoice]:
-    """Return every rule with the lower bound of its share; all bounds hold at once.
+    leads: Leads, group: KeyArray, *, confidence: float = CONFIDENCE, seed: int = 0
+) -> dict[VoteLeadRule, float]:
+    """Return the lower bound of the share of same answers of each rule; all hold at once.
 
     A rule that cannot change an answer has a share of 1 by what it is. For the others the normal
     approximation fails near 1. So a bound is also at most the exact one for a count, as if each
     question were either never answered otherwise or as often as any question can be.
     """
-    highest = [largest_change(lead.rule) for lead in leads]
-    unsure = [i for i, high in enumerate(highest) if high > 0]
-    low = np.ones(len(leads))
-    if unsure:
-        changed = 1.0 - np.stack([leads[i].same for i in unsure], axis=1)
+    low = dict.fromkeys(leads, 1.0)
+    highest = {rule: high for rule in leads if (high := largest_change(rule)) > 0}
+    if highest:
+        changed = 1.0 - np.stack([leads[rule].accuracy for rule in highest], axis=1)
         band = simultaneous_band(-changed, group, confidence=confidence, seed=seed)
-        low[unsure] -= changed.mean(axis=0) + band.quantile * band.standard_error
-        risk = (1.0 - confidence) / len(unsure)
-        for i, share in zip(unsure, changed.T, strict=True):
-            count = bound_share(share / highest[i], group, risk)
-            low[i] = min(low[i], 1.0 - highest[i] * count)
-    return [
-        LeadChoice(
-            lead.rule,
-            float(lead.same.mean()),
-            float(np.clip(bound, 0.0, 1.0)),
-            Mean.of(lead.cost, 0.0, group).interval(confidence),
-            float(lead.n_samples.mean()),
-            float(lead.n_rounds.mean()),
-        )
-        for lead, bound in zip(leads, low, strict=True)
-    ]
+        bounds = 1.0 - (changed.mean(axis=0) + band.margin)
+        risk = (1.0 - confidence) / len(highest)
+        for (rule, high), share, bound in zip(highest.items(), changed.T, bounds, strict=True):
+            exact = 1.0 - high * bound_share(share / high, group, risk)
+            low[rule] = max(0.0, min(float(bound), exact))
+    return low
 
 
 def largest_change(rule: VoteLeadRule) -> float:
@@ -223,17 +183,15 @@ def bound_share(share: FloatArray, group: KeyArray, risk: float) -> float:
     return high
 
 
-def choose_lead(choices: list[LeadChoice], share: float = SHARE) -> LeadChoice:
+def choose_lead(leads: Leads, low: dict[VoteLeadRule, float], share: float = SHARE) -> VoteLeadRule:
     """Return the cheapest rule whose lower bound reaches a share; the decided vote always does."""
     if not 0 < share <= 1:
         raise ConfigError(f"the share of same answers must be above 0 and at most 1, got {share:g}")
-    passed = [choice for choice in choices if choice.same_answer_low >= share]
-    return min(passed, key=lambda choice: choice.cost.value)
+    passed = [rule for rule, bound in low.items() if bound >= share]
+    return min(passed, key=lambda rule: float(leads[rule].cost.mean()))
 
 
-def measure_repeats(
-    pool: Pool, n_samples: int, *, n_orders: int = N_PERMUTATIONS, seed: int = 0
-) -> tuple[float, str]:
+def measure_repeats(pool: Pool, n_samples: int, *, seed: int = 0) -> tuple[float, str]:
     """Return how often two runs of N samples have the same answer, and how that was found.
 
     The runs are disjoint where nine out of ten questions have 2 N samples. Otherwise they are drawn
@@ -243,13 +201,11 @@ def measure_repeats(
     enough = pool.answers.n_samples >= twice
     if enough.mean() >= 1 - MAX_EXCLUDED_SHARE:
         kept = pool.take(enough)
-        known: dict[str, Any] = {"n_orders": n_orders, "length": twice, "seed": seed}
-        index = order_samples(kept.answers, kept.key, **known).reshape(-1, twice)
-        answer, found_by = kept.answers.answer[index], DISJOINT
+        answer, found_by = Replay(kept, N_PERMUTATIONS, twice, seed).samples.answer, DISJOINT
     else:
         rng = np.random.default_rng(seed)
-        counts = np.repeat(pool.answers.n_samples, n_orders)[:, None]
-        first = np.repeat(pool.answers.offsets[:-1], n_orders)[:, None]
+        counts = np.repeat(pool.answers.n_samples, N_PERMUTATIONS)[:, None]
+        first = np.repeat(pool.answers.offsets[:-1], N_PERMUTATIONS)[:, None]
         index = first + (rng.random((len(counts), twice)) * counts).astype(np.int64)
         answer, found_by = pool.answers.answer[index], REDRAWN
     one, other = (answer_of(half) for half in (answer[:, :n_samples], answer[:, n_samples:]))
@@ -262,18 +218,16 @@ def make_policy(rule: VoteLeadRule) -> RulePolicy:
     return RulePolicy(NAME, levels, (rule,), PriceSchedule((PRICE,)), mix_by="none")
 
 
-def measure_latencies(
-    pool: Pool, rule: VoteLeadRule, *, n_orders: int = N_PERMUTATIONS, seed: int = 0
-) -> dict[str, float | None]:
+def measure_latencies(pool: Pool, rule: VoteLeadRule, *, seed: int = 0) -> dict[str, float | None]:
     """Return the latency of a rule and that of all N samples in parallel; None if not recorded."""
-    if pool.latency_s is None:
-        return name_latencies("latency", None) | name_latencies("today_latency", None)
-    policy, found = make_policy(rule), []
-    for _, block in Replay(pool, n_orders, rule.max_samples, seed).blocks():
-        features = policy.prepare_features(block.pool.features)
-        stopped = block.measure_latency(policy, PRICE, features, 1.0)
-        found.append(np.stack([stopped, block.measure_parallel_latency()]))
-    own, parallel = np.concatenate(found, axis=1)
+    own = parallel = None
+    if pool.latency_s is not None:
+        policy, found = make_policy(rule), []
+        for _, block in Replay(pool, N_PERMUTATIONS, rule.max_samples, seed).blocks():
+            features = policy.prepare_features(block.pool.features)
+            stopped = block.measure_latency(policy, PRICE, features, 1.0)
+            found.append(np.stack([stopped, block.measure_parallel_latency()]))
+        own, parallel = np.concatenate(found, axis=1)
     return name_latencies("latency", own) | name_latencies("today_latency", parallel)
 
 
@@ -291,48 +245,52 @@ def compare_with_today(
     """
     kept = keep_complete(pool, n_samples)
     leads = replay_leads(kept, n_samples, seed=seed)
-    choices = bound_leads(leads, kept.group, confidence=confidence, seed=seed)
-    chosen = choose_lead(choices, share)
+    low = bound_leads(leads, kept.group, confidence=confidence, seed=seed)
+    chosen = choose_lead(leads, low, share)
+    spent = Mean.of(leads[chosen].cost, 0.0, kept.group).interval(confidence)
     cost = float((kept.mean_sample_cost() * n_samples + kept.round_costs).mean())
     if not cost > 0:
         raise DataError("the samples cost nothing in this unit: use another unit")
     agreement, found_by = measure_repeats(kept, n_samples, seed=seed)
+    rows = {rule: _describe_lead(rule, leads[rule], low[rule], cost) for rule in leads}
+    delivered = rows[chosen]
     return {
         "samples": n_samples,
         "arm": None,
         "votes": "equal",
         "cost": cost,
-        "delivered_cost": chosen.cost.value,
-        "delivered_cost_low": chosen.cost.low,
-        "delivered_cost_high": chosen.cost.high,
-        "delivered_saving": 1.0 - chosen.cost.value / cost,
-        "delivered_samples": chosen.n_samples,
-        "same_answer": chosen.same_answer,
-        "same_answer_low": chosen.same_answer_low,
+        **spent.named("delivered_cost"),
+        "delivered_saving": delivered["saving"],
+        "delivered_samples": float(leads[chosen].n_samples.mean()),
+        "same_answer": delivered["same_answer"],
+        "same_answer_low": low[chosen],
         "same_answer_wanted": share,
-        "difference_bound": 1.0 - chosen.same_answer_low,
-        "lead": chosen.rule.lead,
-        "is_decided_vote": chosen.rule.lead == n_samples,
+        "difference_bound": 1.0 - low[chosen],
+        "lead": chosen.lead,
+        "is_decided_vote": chosen.lead == n_samples,
         "repeat_agreement": agreement,
         "repeat_agreement_by": found_by,
         "verdict": SAME_ANSWER,
         "advice": "use this policy",
-        "rounds": chosen.n_rounds,
-        **measure_latencies(kept, chosen.rule, seed=seed),
+        "rounds": delivered["rounds"],
+        **measure_latencies(kept, chosen, seed=seed),
         "questions": len(kept),
-        "groups": len(np.unique(kept.group)),
+        "groups": kept.n_groups,
         "excluded": len(pool) - len(kept),
         "confidence": confidence,
-        "leads": [_describe_lead(one, cost) for one in choices],
+        "leads": list(rows.values()),
     }
 
 
-def _describe_lead(choice: LeadChoice, today: float) -> dict[str, float]:
+def _describe_lead(
+    rule: VoteLeadRule, result: ReplayResult, low: float, today: float
+) -> dict[str, float]:
+    cost = float(result.cost.mean())
     return {
-        "lead": choice.rule.lead,
-        "cost": choice.cost.value,
-        "saving": 1.0 - choice.cost.value / today,
-        "same_answer": choice.same_answer,
-        "same_answer_low": choice.same_answer_low,
-        "rounds": choice.n_rounds,
+        "lead": rule.lead,
+        "cost": cost,
+        "saving": 1.0 - cost / today,
+        "same_answer": float(result.accuracy.mean()),
+        "same_answer_low": low,
+        "rounds": float(result.n_rounds.mean()),
     }

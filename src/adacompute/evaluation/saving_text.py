@@ -65,7 +65,7 @@ def headline_saving(today: Mapping[str, Any], unit: str) -> str:
     if fewer is not None and today["advice"] == FEWER:
         return (
             f"{_samples(fewer['samples'])} per question are as accurate as {today['samples']}: "
-            f"draw {fewer['samples']}, {_percent(fewer['saving'])} less "
+            f"draw {fewer['samples']}, {_less(fewer['saving'])} "
             f"(estimate {_points(fewer['difference'])} points)."
         )
     confidence = f"{100 * today['confidence']:g} % confidence"
@@ -75,7 +75,9 @@ def headline_saving(today: Mapping[str, Any], unit: str) -> str:
         accuracy = f"at least {100 * low:.1f} points more accurate ({confidence}; {estimate})"
     else:
         accuracy = f"at most {-100 * low:.1f} points less accurate ({confidence}; {estimate})"
-    return f"{name_today(today, unit)} → {_change(today, unit)}, {accuracy}."
+    cost, saving = today["delivered_cost"], today["delivered_saving"]
+    amount = _number(cost) if unit == "samples" else _amount(cost, unit)
+    return f"{name_today(today, unit)} → {amount} per question: {_less(saving)}, {accuracy}."
 
 
 def name_today(today: Mapping[str, Any], unit: str) -> str:
@@ -86,12 +88,6 @@ def name_today(today: Mapping[str, Any], unit: str) -> str:
     return samples if unit == "samples" else f"{samples}, {_amount(today['cost'], unit)}"
 
 
-def _change(today: Mapping[str, Any], unit: str) -> str:
-    cost, saving = today["delivered_cost"], today["delivered_saving"]
-    amount = _number(cost) if unit == "samples" else _amount(cost, unit)
-    return f"{amount} per question: {_percent(saving)} {'less' if saving >= 0 else 'more'}"
-
-
 def _describe_equal_cost(today: Mapping[str, Any], unit: str) -> str:
     """Return the cost at equal accuracy, with the interval of the saving."""
     cost, saving = today["same_accuracy_cost"], today["saving"]
@@ -100,9 +96,8 @@ def _describe_equal_cost(today: Mapping[str, Any], unit: str) -> str:
     low, high = today["saving_low"], today["saving_high"]
     interval = f"{100 * today['confidence']:g} % interval"
     lowest = "up to" if low is None else f"{100 * low:.0f} to"
-    change = f"{_percent(saving)} {'less' if saving >= 0 else 'more'}"
     ends = f"{interval} {lowest} {100 * high:.0f} %"
-    return f"Equal accuracy at about {_amount(cost, unit)}: {change} ({ends})."
+    return f"Equal accuracy at about {_amount(cost, unit)}: {_less(saving)} ({ends})."
 
 
 def _describe_accuracy(today: Mapping[str, Any], unit: str) -> str:
@@ -142,8 +137,7 @@ def describe_advice(today: Mapping[str, Any], unit: str) -> str:
     way = next((one for one in today["ways"] if one["way"] == today["advice"]), None)
     if today["advice"] == AS_TODAY or way is None:
         return "stay with what you run today"
-    saving = f"{_percent(way['saving'])} less"
-    cost = _amount(way["cost"], unit)
+    saving, cost = _less(way["saving"]), _amount(way["cost"], unit)
     return {
         FEWER: f"draw {_samples(way.get('samples', 0))} per question: {saving}",
         WEIGHTED: f"weigh the votes by log-probability, at {cost} per question: {saving}",
@@ -159,6 +153,10 @@ def _samples(count: int) -> str:
 
 def _percent(fraction: float) -> str:
     return f"{abs(100 * fraction):.0f} %"
+
+
+def _less(saving: float) -> str:
+    return f"{_percent(saving)} {'less' if saving >= 0 else 'more'}"
 
 
 def _points(fraction: float) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.evaluation.frontier import PriceFrontier, name_latencies, spread_points
-from adacompute.evaluation.simultaneous import Band, simultaneous_band
+from adacompute.evaluation.intervals import Band, simultaneous_band
 from adacompute.evaluation.today import EQUAL, TodayScore
 from adacompute.policies.bundle import SAVES
 from adacompute.policies.stopping import VoteLeadRule
@@ -46,10 +46,8 @@ The cheapest of many settings whose estimate is just above 0 is often below 0 in
 """
 
 ROUNDING = 1e-12
-AS_TODAY, FEWER, WEIGHTED, OTHER_ARM, DECIDED, POLICY = (
-    *("today", "fewer samples", "weighted votes"),
-    *("another arm", "decided votes", "policy"),
-)
+AS_TODAY, FEWER, WEIGHTED = "today", "fewer samples", "weighted votes"
+OTHER_ARM, DECIDED, POLICY = "another arm", "decided votes", "policy"
 """Ways to run, from the simplest to a policy."""
 
 
@@ -64,12 +62,12 @@ class Differences:
     @cached_property
     def low(self) -> FloatArray:
         """Lower bounds, which hold together."""
-        return np.asarray(self.value - self.band.quantile * self.band.standard_error)
+        return np.asarray(self.value - self.band.margin)
 
     @cached_property
     def high(self) -> FloatArray:
         """Upper bounds, which hold together."""
-        return np.asarray(self.value + self.band.quantile * self.band.standard_error)
+        return np.asarray(self.value + self.band.margin)
 
     def passing(self, tolerance: float) -> np.ndarray:
         """Return which settings are as accurate as today, with a lower bound within a tolerance."""
@@ -99,7 +97,7 @@ class Differences:
         """Return how many questions would decide, if the estimates stay as they are."""
         is_cheap = self.is_cheap(today_cost)
         value = self.value[is_cheap]
-        width = self.band.quantile * self.band.standard_error[is_cheap]
+        width = self.band.margin[is_cheap]
         saves = np.where(value >= 0, width / np.maximum(value + tolerance, 1e-4), np.inf).min()
         none = np.where(value < 0, width / np.maximum(-value, 1e-4), np.inf).max()
         return math.floor(n_groups * float(min(saves, none)) ** 2) + 1
@@ -109,18 +107,21 @@ def compare(
     accuracy: FloatArray,
     cost: FloatArray,
     today: TodayScore,
-    settings: CalibrationSettings,
+    confidence: float,
     refit_variance: float = 0.0,
 ) -> Differences:
     """Compare settings, whose accuracy on each question is (N, S), with today."""
-    difference = accuracy - today.accuracy[:, None]
+    difference, group = accuracy - today.accuracy[:, None], today.experiment.pool.group
     band = simultaneous_band(
-        difference,
-        today.experiment.pool.group,
-        confidence=settings.confidence,
-        extra_variance=refit_variance,
+        difference, group, confidence=confidence, extra_variance=refit_variance
     )
     return Differences(cost, difference.mean(axis=0), band)
+
+
+def _stack(points: Sequence[CurvePoint]) -> tuple[FloatArray, FloatArray]:
+    """Return the accuracy of points on each question, (N, S), and their mean costs."""
+    accuracy = np.stack([point.result.accuracy for point in points], axis=1)
+    return accuracy, np.array([point.cost for point in points])
 
 
 def find_equal_cost(cost: FloatArray, value: FloatArray) -> float | None:
@@ -152,8 +153,8 @@ def compare_policy(
     """
     wanted, today = today.today.n_samples, today.within_recorded
     cost, tolerance = float(today.cost.mean()), settings.tolerance
-    every, points = points, _up_to(points, cost)
-    found = _compare_points(points, today, settings, score.accuracy_variance(points))
+    every, points, confidence = points, _up_to(points, cost), settings.confidence
+    found = compare(*_stack(points), today, confidence, score.accuracy_variance(points))
     chosen, verdict = found.choose(tolerance), found.judge(cost, tolerance)
     needed, at_cost = 0, score.curve.read(cost)
     if verdict == INCONCLUSIVE:
@@ -173,11 +174,11 @@ def compare_policy(
         "difference_high": float(found.high[chosen]),
         "difference_error": float(found.band.standard_error[chosen]),
         "difference_std": _spread(points[chosen], today),
-        **_find_savings(score, every, today, settings),
+        **_find_savings(score, every, today, confidence),
         "accuracy_at_cost": at_cost.accuracy,
         "spent_at_cost": at_cost.cost,
         "tolerance": tolerance,
-        "confidence": settings.confidence,
+        "confidence": confidence,
         "verdict": verdict,
         "questions_needed": needed,
         "rounds": float(points[chosen].result.n_rounds.mean()),
@@ -198,14 +199,16 @@ def state_saving(frontier: PriceFrontier, today: TodayScore) -> tuple[CurvePoint
     """Compare a policy with today, and with the simpler ways to save."""
     score, settings = frontier.score, frontier.settings
     point, content = compare_policy(score, frontier.points, today, settings)
-    within, cost = today.within_recorded, content["cost"]
-    own = {"cost": point.cost, "difference": content["difference"]}
-    passes = content["verdict"] == SAVES
-    ways = [*compare_ways(score, within, settings), _name_way(POLICY, own, cost, passes=passes)]
-    about: dict[str, Any] = {"advice": choose_way(ways, cost), "ways": ways}
-    about |= name_latencies("today_latency", within.latencies())
-    about |= frontier.describe_latency(frontier.price_at(point.setting))
-    return point, content | about
+    within, cost, passes = today.within_recorded, content["cost"], content["verdict"] == SAVES
+    own = _name_way(POLICY, point.cost, content["difference"], cost, passes=passes)
+    ways = [*compare_ways(score, within, settings), own]
+    return point, {
+        **content,
+        "advice": choose_way(ways, cost),
+        "ways": ways,
+        **name_latencies("today_latency", within.latencies()),
+        **frontier.describe_latency(frontier.price_at(point.setting)),
+    }
 
 
 def _up_to(points: Sequence[CurvePoint], cost: float) -> Sequence[CurvePoint]:
@@ -213,23 +216,8 @@ def _up_to(points: Sequence[CurvePoint], cost: float) -> Sequence[CurvePoint]:
     return [point for point in points if point.cost <= cost * (1 + 1e-9)] or points[:1]
 
 
-def _compare_points(
-    points: Sequence[CurvePoint],
-    today: TodayScore,
-    settings: CalibrationSettings,
-    refit_variance: float = 0.0,
-) -> Differences:
-    """Compare points of a curve with today."""
-    accuracy = np.stack([point.result.accuracy for point in points], axis=1)
-    cost = np.array([point.cost for point in points])
-    return compare(accuracy, cost, today, settings, refit_variance)
-
-
 def _find_savings(
-    score: PolicyScore,
-    points: Sequence[CurvePoint],
-    today: TodayScore,
-    settings: CalibrationSettings,
+    score: PolicyScore, points: Sequence[CurvePoint], today: TodayScore, confidence: float
 ) -> dict[str, float | None]:
     """Return the cost at today's accuracy and the saving there, with its interval.
 
@@ -237,15 +225,14 @@ def _find_savings(
     the cost as well.
     """
     mean_cost = float(today.cost.mean())
-    cost = np.array([point.cost for point in points])
+    accuracy, cost = _stack(points)
     slope = np.array([score.curve.slope(one) for one in cost.tolist()])
-    accuracy = np.stack([point.result.accuracy for point in points], axis=1)
     extra = np.stack([point.result.cost for point in points], axis=1)
     extra -= cost * (today.cost / mean_cost)[:, None]
     band = simultaneous_band(
         accuracy - today.accuracy[:, None] - slope * extra,
         score.group,
-        confidence=settings.confidence,
+        confidence=confidence,
         extra_variance=score.accuracy_variance(points, slope),
     )
     value = accuracy.mean(axis=0) - today.accuracy.mean()
@@ -274,28 +261,28 @@ def compare_ways(
 ) -> list[dict[str, Any]]:
     """Return the ways to save without the policy, from the simplest, each at its cheapest."""
     cost, tolerance, n_samples = float(today.cost.mean()), settings.tolerance, today.today.n_samples
+    confidence = settings.confidence
     ways: list[dict[str, Any]] = []
 
     def add(name: str, found: Differences) -> int:
         """Add a way at the setting that it would deliver, and return the setting."""
         chosen = found.choose(tolerance)
-        about = {"cost": float(found.cost[chosen]), "difference": float(found.value[chosen])}
+        own, difference = float(found.cost[chosen]), float(found.value[chosen])
         passes = bool(found.passing(tolerance)[chosen])
-        ways.append(_name_way(name, about, cost, passes=passes))
+        ways.append(_name_way(name, own, difference, cost, passes=passes))
         return chosen
 
     if n_samples > 1 and today.today.votes == EQUAL:
         fewer = np.array([today.cost_of(n).mean() for n in range(1, n_samples)])
-        chosen = add(FEWER, compare(today.utility[:, :-1], fewer, today, settings))
+        chosen = add(FEWER, compare(today.utility[:, :-1], fewer, today, confidence))
         ways[-1]["samples"] = chosen + 1
     if score.experiment.weighs_votes:
         points = _up_to(spread_points(score.baseline), cost)
         name = OTHER_ARM if score.experiment.pool.has_arms else WEIGHTED
-        add(name, _compare_points(points, today, settings))
+        add(name, compare(*_stack(points), today, confidence))
     if _can_stop_early(score.experiment, today):
-        rule = VoteLeadRule(n_samples, n_samples)
-        stopped = {"cost": float(score.experiment.run_rules([rule]).cost.mean()), "difference": 0.0}
-        ways.append(_name_way(DECIDED, stopped, cost, passes=True))
+        stopped = score.experiment.run_rules([VoteLeadRule(n_samples, n_samples)])
+        ways.append(_name_way(DECIDED, float(stopped.cost.mean()), 0.0, cost, passes=True))
     return ways
 
 
@@ -308,11 +295,11 @@ def _can_stop_early(experiment: Experiment, today: TodayScore) -> bool:
 
 
 def _name_way(
-    name: str, about: dict[str, float], today_cost: float, *, passes: bool
+    name: str, cost: float, difference: float, today_cost: float, *, passes: bool
 ) -> dict[str, Any]:
     """Return a way to save, with its saving and whether it is as accurate as today."""
-    saving = 1 - about["cost"] / today_cost
-    return {"way": name, **about, "saving": saving, "passes": passes}
+    saving = 1 - cost / today_cost
+    return {"way": name, "cost": cost, "difference": difference, "saving": saving, "passes": passes}
 
 
 def choose_way(ways: Sequence[dict[str, Any]], today_cost: float) -> str:

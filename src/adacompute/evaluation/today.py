@@ -28,7 +28,6 @@ from adacompute.policies.uniform import FixedRule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from adacompute.core.answers import Answers
     from adacompute.core.types import FloatArray, IntArray
     from adacompute.evaluation.experiment import Experiment
 
@@ -105,30 +104,21 @@ class TodayScore:
         return find_arm(self.today, self.experiment.arm_names)
 
     @cached_property
-    def n_recorded(self) -> int:
-        """Samples of the arm that every question has."""
-        return int(self.experiment.pool.arm_counts[:, self.arm].min())
-
-    @cached_property
     def within_recorded(self) -> TodayScore:
-        """Today with at most as many samples as were recorded."""
-        if self.today.n_samples <= self.n_recorded:
+        """Today with at most as many samples as were recorded of its arm on every question."""
+        n_recorded = int(self.experiment.pool.arm_counts[:, self.arm].min())
+        if self.today.n_samples <= n_recorded:
             return self
-        return replace(self, today=replace(self.today, n_samples=self.n_recorded))
-
-    @cached_property
-    def answers(self) -> Answers:
-        """The recorded samples of the arm."""
-        pool = self.experiment.pool
-        if pool.arm is None:
-            return pool.answers
-        return pool.answers.keep(np.asarray(pool.arm == self.arm))
+        return replace(self, today=replace(self.today, n_samples=n_recorded))
 
     @cached_property
     def utility(self) -> FloatArray:
         """Exact accuracy of equal votes of 1, 2, … samples, up to those of today, (N, samples)."""
-        levels = tuple(range(1, self.today.n_samples + 1))
-        return estimate(self.answers, levels, standard_errors=False).utility
+        pool, levels = self.experiment.pool, tuple(range(1, self.today.n_samples + 1))
+        answers = pool.answers
+        if pool.arm is not None:
+            answers = answers.keep(np.asarray(pool.arm == self.arm))
+        return estimate(answers, levels, standard_errors=False).utility
 
     @cached_property
     def accuracy(self) -> FloatArray:
@@ -146,9 +136,8 @@ class TodayScore:
         """Return today with votes weighted as learned on training questions."""
         confidence = experiment.evidence.confidence(train, joint=False)
         n_samples = self.today.n_samples
-        result = experiment.evidence.run_arm(self.arm, confidence).columns(
-            np.array([n_samples - 1])
-        )
+        every = experiment.evidence.run_arm(self.arm, confidence)
+        result = every.columns(np.array([n_samples - 1]))
         rules = (FixedRule(n_samples),)
         policy = RulePolicy("today", experiment.dense_levels, rules, PriceSchedule((1.0,)))
         features = experiment.pool.features

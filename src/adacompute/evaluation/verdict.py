@@ -13,8 +13,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.baseline import describe_baseline
@@ -50,7 +48,7 @@ GAIN, LOSS, NO_GAIN = "gain", "loss", "no gain"
 
 def check_pool(experiment: Experiment) -> None:
     """Raise DataError if there are too few questions or too many unparsed samples to judge."""
-    n_groups = len(np.unique(experiment.pool.group))
+    n_groups = experiment.pool.n_groups
     if n_groups < MIN_QUESTIONS:
         raise DataError(
             f"{n_groups} independent questions are too few to calibrate on: "
@@ -145,9 +143,9 @@ def _judge_point(
     return {
         "verdict": verdict,
         "advice": advice,
-        **_name_interval("gain", gain),
+        **gain.named("gain"),
         "gain_by_allocation": gain.value,
-        **_name_interval("gain_by_votes", by_votes),
+        **by_votes.named("gain_by_votes"),
         "gain_total": gain.value + by_votes.value,
         "questions_needed": needed,
     }
@@ -163,11 +161,6 @@ def round_up(value: float) -> float:
     if rounded >= value:
         return rounded
     return float(f"{rounded + 10.0 ** (math.floor(math.log10(value)) - 3):.4g}")
-
-
-def _name_interval(name: str, interval: Interval) -> dict[str, float]:
-    """Return a value and the ends of its interval under their names."""
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def calibrate_pooled(

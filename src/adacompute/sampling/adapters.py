@@ -7,7 +7,7 @@ imported, so the ``openai`` package is not a dependency. They know nothing of po
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -39,11 +39,11 @@ SampleFunction = Callable[..., Awaitable[Iterable[str | Sample]]]
 UNKNOWN_USAGE = CallUsage(is_estimated=True)
 
 
+@dataclass(frozen=True)
 class FunctionModel:
     """A model from ``async f(prompt, n)``; usage is what its Samples say, if they say any."""
 
-    def __init__(self, function: SampleFunction) -> None:
-        self._function = function
+    function: SampleFunction
 
     async def sample(
         self, prompt: str, n: int, *, arm: str | None = None, on_usage: OnUsage
@@ -51,7 +51,7 @@ class FunctionModel:
         """Call the function once and yield what it returns."""
         options = {} if arm is None else {"arm": arm}
         try:
-            given = await self._function(prompt, n, **options)
+            given = await self.function(prompt, n, **options)
         except BaseException:
             on_usage(UNKNOWN_USAGE)
             raise
@@ -65,17 +65,12 @@ def _as_samples(given: Iterable[str | Sample]) -> list[Sample]:
     if isinstance(given, str):
         raise DataError("a model must return a list of samples, not one text")
     listed: list[Any] = list(given)
-    size = len(listed)
-    samples: list[Sample] = []
     for one in listed:
-        if isinstance(one, str):
-            samples.append(Sample(one, samples_per_call=size))
-        elif isinstance(one, Sample):
-            samples.append(replace(one, samples_per_call=size))
-        else:
+        if not isinstance(one, str | Sample):
             kind = type(one).__name__
             raise DataError(f"a model must return texts or Samples, not a {kind}")
-    return samples
+    samples = (one if isinstance(one, Sample) else Sample(one) for one in listed)
+    return [replace(sample, samples_per_call=len(listed)) for sample in samples]
 
 
 def _usage_of(samples: list[Sample]) -> CallUsage:
@@ -90,113 +85,74 @@ def _usage_of(samples: list[Sample]) -> CallUsage:
     return CallUsage(tokens, is_estimated=not is_known)
 
 
-class _PromptedModel:
-    """What models behind a server share: a template, settings and concurrent calls."""
+@dataclass(frozen=True)
+class PromptedModel:
+    """A model behind a server: a template, settings and concurrent calls.
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        template: Template | None = None,
-        settings: Settings | None = None,
-        samples_per_call: int = 1,
-        arms: Sequence[ArmSettings] = (),
-    ) -> None:
-        self._model = model
-        self._arms = {arm.name: arm for arm in arms}
-        self._template = template or Template()
-        self._settings = settings or Settings()
-        self._samples_per_call = samples_per_call
+    ``call`` makes one call to it, for one sample or for up to ``samples_per_call`` where the server
+    gives several; it is given the prompt, the number, the model, its settings and ``on_usage``.
+    """
 
-    async def sample(
+    call: Callable[[Prompt, int, str, Settings, OnUsage], Awaitable[list[Sample]]]
+    model: str
+    template: Template = field(default_factory=Template)
+    settings: Settings = field(default_factory=Settings)
+    samples_per_call: int = 1
+    arms: Sequence[ArmSettings] = ()
+
+    def sample(
         self, prompt: str, n: int, *, arm: str | None = None, on_usage: OnUsage
     ) -> AsyncGenerator[Sample, None]:
         """Make concurrent calls and yield their samples as they arrive."""
-        one = self._find_arm(arm)
-        rendered = (one.template or self._template).render(prompt)
+        unknown = ArmSettings(arm or "", arm or self.model)
+        one = next((known for known in self.arms if known.name == arm), unknown)
+        rendered = (one.template or self.template).render(prompt)
+        settings = one.settings or self.settings
 
         async def call(size: int, _: int) -> list[Sample]:
-            settings = one.settings or self._settings
-            return await self._call(rendered, size, one.model, settings, on_usage)
+            return await self.call(rendered, size, one.model, settings, on_usage)
 
-        samples = fan_out(call, n, per_call=self._samples_per_call)
-        try:
-            async for sample in samples:
-                yield sample
-        finally:
-            await samples.aclose()
-
-    def _find_arm(self, name: str | None) -> ArmSettings:
-        """Return how an arm is sampled; without a name, the model itself."""
-        if name is None:
-            return ArmSettings("", self._model)
-        return self._arms.get(name) or ArmSettings(name, name)
-
-    async def _call(
-        self, prompt: Prompt, n: int, model: str, settings: Settings, on_usage: OnUsage
-    ) -> list[Sample]:
-        raise NotImplementedError
+        return fan_out(call, n, per_call=self.samples_per_call)
 
 
-class UpstreamModel(_PromptedModel):
-    """A model from our own client of an OpenAI-compatible server, which must be open.
-
-    A call asks for one sample, or for up to ``samples_per_call`` where the server gives several.
-    """
-
-    def __init__(self, upstream: Upstream, **options: Any) -> None:  # noqa: ANN401 - as above
-        super().__init__(upstream.model, **options)
-        self._upstream = upstream
-
-    async def _call(
-        self, prompt: Prompt, n: int, model: str, settings: Settings, on_usage: OnUsage
-    ) -> list[Sample]:
-        known = self._upstream.capabilities
-        payload = encode(request_body(model, prompt, settings, known, count=n))
-        bound = _bound(model, n, settings, len(payload))
-        tracker = UsageTracker(on_usage, bound)
-        reply = await self._upstream.post_bytes(prompt.path, payload, tracker=tracker)
-        if not isinstance(reply, ParsedReply):
-            raise RequestRejected(reply.message)
-        return list(reply.samples)
+async def call_upstream(
+    upstream: Upstream, prompt: Prompt, n: int, model: str, settings: Settings, on_usage: OnUsage
+) -> list[Sample]:
+    """Call our own client of an OpenAI-compatible server, which must be open."""
+    payload = encode(request_body(model, prompt, settings, upstream.capabilities, count=n))
+    tracker = UsageTracker(on_usage, _bound(model, n, settings, len(payload)))
+    reply = await upstream.post_bytes(prompt.path, payload, tracker=tracker)
+    if not isinstance(reply, ParsedReply):
+        raise RequestRejected(reply.message)
+    return list(reply.samples)
 
 
-class ClientModel(_PromptedModel):
-    """A model from an ``openai.AsyncOpenAI`` client, or from one with the same methods.
-
-    A call asks for one sample, or for up to ``samples_per_call`` where the server gives several.
-    """
-
-    def __init__(
-        self,
-        client: Any,  # noqa: ANN401 - openai's, which is not imported
-        model: str,
-        **options: Any,  # noqa: ANN401 - as above
-    ) -> None:
-        super().__init__(model, **options)
-        self._client = client
-
-    async def _call(
-        self, prompt: Prompt, n: int, model: str, settings: Settings, on_usage: OnUsage
-    ) -> list[Sample]:
-        size = len(str(prompt.messages or prompt.text))
-        body = request_body(model, prompt, replace(settings, extra={}), Capabilities(), count=n)
-        if settings.extra:
-            body["extra_body"] = dict(settings.extra)
-        is_chat = prompt.messages is not None
-        endpoint = self._client.chat.completions if is_chat else self._client.completions
-        attempt = ReportedAttempt(_bound(model, n, settings, size), on_usage)
-        try:
-            reply = await endpoint.create(**body)
-            document = reply if isinstance(reply, Mapping) else reply.model_dump()
-            samples = parse_samples(document)
-        except BaseException as error:
-            attempt.end(None)
-            if (translated := _translate(error)) is not error:
-                raise translated from error
-            raise
-        attempt.end(sampled_usage(document, samples, prompt_bytes=size))
-        return samples
+async def call_client(
+    client: Any,  # noqa: ANN401 - openai's, which is not imported
+    prompt: Prompt,
+    n: int,
+    model: str,
+    settings: Settings,
+    on_usage: OnUsage,
+) -> list[Sample]:
+    """Call an ``openai.AsyncOpenAI`` client, or one with the same methods."""
+    size = len(str(prompt.messages or prompt.text))
+    body = request_body(model, prompt, replace(settings, extra={}), Capabilities(), count=n)
+    if settings.extra:
+        body["extra_body"] = dict(settings.extra)
+    endpoint = client.completions if prompt.messages is None else client.chat.completions
+    attempt = ReportedAttempt(_bound(model, n, settings, size), on_usage)
+    try:
+        reply = await endpoint.create(**body)
+        document = reply if isinstance(reply, Mapping) else reply.model_dump()
+        samples = parse_samples(document)
+    except BaseException as error:
+        attempt.end(None)
+        if (translated := _translate(error)) is not error:
+            raise translated from error
+        raise
+    attempt.end(sampled_usage(document, samples, prompt_bytes=size))
+    return samples
 
 
 def _bound(model: str, n: int, settings: Settings, size: int) -> CallBound:

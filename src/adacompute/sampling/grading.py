@@ -17,7 +17,8 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from adacompute.core.circuit_breaker import CircuitBreaker
 from adacompute.core.errors import GraderError
@@ -50,15 +51,6 @@ FailureReason = Literal["timeout", "error", "queue_full", "circuit_open"]
 T = TypeVar("T")
 
 
-@runtime_checkable
-class _ComparesQuickly(Protocol):
-    """A grader that extracts quickly, and compares some answers without its process."""
-
-    def compare_quickly(self, left: str, right: str) -> bool | None: ...
-
-    def compare(self, left: str, right: str) -> bool: ...
-
-
 class _UndecidedError(Exception):
     """Two answers can only be compared by the grader's process."""
 
@@ -83,7 +75,8 @@ class Grading:
         self._on_failure = on_failure
         has_process = isinstance(grader, CommandGrader | MathGrader)
         self._lane = _Lane(1 if has_process else MAX_THREADS)
-        self._quick = grader if isinstance(grader, _ComparesQuickly) else None
+        # It extracts quickly, and compares some answers without its process.
+        self._quick = grader if isinstance(grader, MathGrader) else None
         self._n_skipped = 0
 
     async def start(self) -> None:
@@ -195,15 +188,14 @@ class _Lane:
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Run a function when the earlier ones are done; a cancelled one may still run."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         future.add_done_callback(self._waiting.discard)
         if self._n_threads <= self.n_jobs and self._n_threads < self._max_threads:
             self._n_threads += 1
             threading.Thread(target=_work, args=(self._jobs,), daemon=True).start()
         self._jobs.n_submitted += 1
-        self._jobs.queue.put(_Job(function, loop, future))
+        self._jobs.queue.put(_Job(function, future))
         return future
 
     def drop_waiting(self, error: Exception) -> None:
@@ -229,45 +221,34 @@ class _Jobs:
         self.n_finished = 0
 
 
+@dataclass(frozen=True)
 class _Job:
     """A function that a task waits for; as a context, it hands errors over to the task."""
 
-    def __init__(
-        self,
-        function: Callable[[], Any],
-        loop: asyncio.AbstractEventLoop,
-        future: asyncio.Future[Any],
-    ) -> None:
-        self._function = function
-        self._loop = loop
-        self._future = future
+    function: Callable[[], Any]
+    future: asyncio.Future[Any]
 
     def run(self) -> None:
         """Run the function, unless nobody waits for it any longer."""
-        if not self._future.done():
+        if not self.future.done():
             with self:
-                self._settle(self._function(), None)
+                self._hand_over(self.future.set_result, self.function())
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if error is not None:
-            self._settle(None, error)
+            self._hand_over(self.future.set_exception, error)
         return True
 
-    def _settle(self, result: Any, error: BaseException | None) -> None:  # noqa: ANN401 - any
+    def _hand_over(self, settle: Callable[[Any], None], value: object) -> None:
+        def end() -> None:
+            if not self.future.done():
+                settle(value)
+
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(_settle, self._future, result, error)
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:  # noqa: ANN401 - any
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+            self.future.get_loop().call_soon_threadsafe(end)
 
 
 def _work(jobs: _Jobs) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
 
 from adacompute.core.errors import ModelError
 from adacompute.models.messages import Sample
@@ -56,7 +58,8 @@ async def run_session(
     model, which is raised only if there is no sample at all. ``prompt`` is the question by default;
     ``on_round`` receives the duration of each round of samples.
     """
-    run = _Run(session, model, grading, prompt or session.question or "", on_usage, deadline_s)
+    deadline = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
+    run = _Run(session, model, grading, prompt or session.question or "", on_usage, deadline)
     try:
         while True:
             if decider is not None and session.progress.is_due:
@@ -80,28 +83,18 @@ async def run_session(
     return run.is_complete
 
 
+@dataclass
 class _Run:
     """One session under way."""
 
-    def __init__(
-        self,
-        session: Session,
-        model: Model,
-        grading: Grading,
-        prompt: str,
-        on_usage: OnUsage,
-        deadline_s: float | None,
-    ) -> None:
-        self.session = session
-        self.model = model
-        self.grading = grading
-        self.prompt = prompt
-        self.on_usage = on_usage
-        self.deadline = None
-        if deadline_s is not None:
-            self.deadline = asyncio.get_running_loop().time() + deadline_s
-        self.surplus: list[Sample | ParsedAnswer] = []
-        self.is_complete = True
+    session: Session
+    model: Model
+    grading: Grading
+    prompt: str
+    on_usage: OnUsage
+    deadline: float | None
+    surplus: list[Sample | ParsedAnswer] = field(default_factory=list)
+    is_complete: bool = True
 
     def is_late(self) -> bool:
         """Whether the deadline has passed; it does not pass before there is a sample."""
@@ -120,28 +113,20 @@ class _Run:
             del self.surplus[: request.n]
             return True
         samples = self.model.sample(self.prompt, request.n, arm=request.arm, on_usage=self.on_usage)
-        limit = None
+        limit = asyncio.timeout_at(self.deadline if session.samples else None)
         try:
-            if self.deadline is None:
-                can_cancel = await self._collect(samples, None)
-            else:
-                limit = asyncio.timeout_at(self.deadline if session.samples else None)
-                async with limit:
-                    can_cancel = await self._collect(samples, limit)
+            async with aclosing(samples), limit:
+                can_cancel = await self._collect(samples, limit)
         except TimeoutError:
-            if limit is None or not limit.expired():
+            if not limit.expired():
                 raise
             self.is_complete = False
             return False
-        finally:
-            await samples.aclose()
         if session.n_samples == before:
             raise ModelError("the model returned no samples")
         return not can_cancel
 
-    async def _collect(
-        self, samples: AsyncGenerator[Sample, None], limit: asyncio.Timeout | None
-    ) -> bool:
+    async def _collect(self, samples: AsyncGenerator[Sample, None], limit: asyncio.Timeout) -> bool:
         """Tell samples, call by call; return early if the rest can be cancelled."""
         session, of_call, is_fast = self.session, list[Sample](), self.grading.is_fast
         async for sample in samples:
@@ -155,8 +140,7 @@ class _Run:
                 await self._parse_and_tell(of_call)
             if session.can_cancel:
                 return True
-            if limit is not None:
-                limit.reschedule(self.deadline)
+            limit.reschedule(self.deadline)
             of_call, is_fast = [], self.grading.is_fast
         if of_call:
             await self._parse_and_tell(of_call)
@@ -164,12 +148,9 @@ class _Run:
 
     def _tell(self, samples: Sequence[Sample | ParsedAnswer]) -> None:
         """Tell samples; those beyond what was asked for are kept for later."""
-        session = self.session
-        missing = session.progress.target - len(session.samples)
-        if len(samples) > missing:
-            self.surplus += samples[missing:]
-            samples = samples[:missing]
-        session.tell(samples)
+        missing = self.session.n_planned - self.session.n_samples
+        self.surplus += samples[missing:]
+        self.session.tell(samples[:missing])
 
     async def _parse_and_tell(self, samples: list[Sample]) -> None:
         """Parse samples and tell each at once: what is parsed in time counts."""

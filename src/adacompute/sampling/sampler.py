@@ -8,9 +8,10 @@ log and holds no budget beyond the price of each question.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Self, overload
 
 from adacompute.core.errors import ConfigError
@@ -23,10 +24,11 @@ from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.policy import Policy
 from adacompute.sampling.adapters import (
-    ClientModel,
     FunctionModel,
+    PromptedModel,
     SampleFunction,
-    UpstreamModel,
+    call_client,
+    call_upstream,
 )
 from adacompute.sampling.blocks import decide
 from adacompute.sampling.grading import LARGE, Grading
@@ -51,16 +53,6 @@ class TotalUsage:
     prompt_tokens: int
     completion_tokens: int
     is_estimated: bool
-
-    @classmethod
-    def of(cls, calls: Sequence[CallUsage]) -> TotalUsage:
-        """Add up calls."""
-        return cls(
-            n_calls=len(calls),
-            prompt_tokens=sum(call.prompt_tokens for call in calls),
-            completion_tokens=sum(call.completion_tokens for call in calls),
-            is_estimated=any(call.is_estimated for call in calls),
-        )
 
 
 @dataclass(frozen=True)
@@ -89,7 +81,12 @@ class SampledAnswer:
     @property
     def usage(self) -> TotalUsage:
         """Tokens of all calls together."""
-        return TotalUsage.of(self.calls)
+        return TotalUsage(
+            n_calls=len(self.calls),
+            prompt_tokens=sum(call.prompt_tokens for call in self.calls),
+            completion_tokens=sum(call.completion_tokens for call in self.calls),
+            is_estimated=any(call.is_estimated for call in self.calls),
+        )
 
     @property
     def text(self) -> str | None:
@@ -143,14 +140,16 @@ class Sampler:
         self._deadline_s = deadline_s
         self._stack = AsyncExitStack()
         self._upstream: Upstream | None = None
+        # The settings that the samples were collected with; log-probabilities if they vote.
+        collected = replace(self.bundle.settings or Settings(), logprobs=self.bundle.needs_logprobs)
         self._model = self._connect(
             model,
-            base_url=base_url,
-            api_key=api_key,
-            client=client,
-            samples_per_call=samples_per_call,
-            template=template or self.bundle.template,
-            settings=settings or _collected_settings(self.bundle),
+            base_url,
+            api_key,
+            client,
+            samples_per_call,
+            template=template or self.bundle.template or Template(),
+            settings=settings or collected,
             arms=self.bundle.arms,
         )
         self.price = Session(
@@ -235,17 +234,10 @@ class Sampler:
 
     async def _try(self, session: Session, decider: Decider) -> SampledAnswer | Exception:
         """Answer a question, or return its error."""
-        task = asyncio.ensure_future(self._run(session, decider))
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            raise
-        error = task.exception()
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        return task.result() if error is None else error
+        (found,) = await asyncio.gather(self._run(session, decider), return_exceptions=True)
+        if isinstance(found, BaseException) and not isinstance(found, Exception):
+            raise found
+        return found
 
     async def _run(self, session: Session, decider: Decider | None) -> SampledAnswer:
         question = session.question or ""
@@ -275,12 +267,11 @@ class Sampler:
     def _connect(
         self,
         model: str | SampleFunction | Model,
-        *,
         base_url: str | None,
         api_key: str | None,
         client: Any,  # noqa: ANN401 - openai's
         samples_per_call: int | None,
-        **options: Any,  # noqa: ANN401 - a template and settings
+        **options: Any,  # noqa: ANN401 - a template, settings and arms
     ) -> Model:
         """Return the model that the arguments describe."""
         if not isinstance(model, str):
@@ -290,18 +281,14 @@ class Sampler:
         if (base_url is None) == (client is None):
             raise ConfigError(f"the model {model!r} needs a base_url or a client: give one of them")
         if client is not None:
-            return ClientModel(client, model, samples_per_call=samples_per_call or 1, **options)
+            options["samples_per_call"] = samples_per_call or 1
+            return PromptedModel(partial(call_client, client), model, **options)
         known = load_cached(cache_path(), str(base_url), model) or Capabilities()
         self._upstream = Upstream(str(base_url), model, capabilities=known, api_key=api_key)
-        if samples_per_call is None:
-            temperature = options["settings"].temperature
-            samples_per_call = known.choices(MAX_PER_CALL, temperature=temperature, seeded=False)
-        return UpstreamModel(self._upstream, samples_per_call=samples_per_call, **options)
-
-
-def _collected_settings(bundle: Bundle) -> Settings:
-    """Return the settings that the samples were collected with; log-probabilities if they vote."""
-    return replace(bundle.settings or Settings(), logprobs=bundle.needs_logprobs)
+        temperature = options["settings"].temperature
+        largest = known.choices(MAX_PER_CALL, temperature=temperature, seeded=False)
+        options["samples_per_call"] = samples_per_call or largest
+        return PromptedModel(partial(call_upstream, self._upstream), model, **options)
 
 
 def _decide_first(block: list[Session]) -> list[Session]:

@@ -150,7 +150,6 @@ class Session:
         )
         self._classes: dict[str, int] = {}
         self._counts: list[int] = []
-        self._first: list[int] = []
         self._has_begun_round = False
 
     def __repr__(self) -> str:
@@ -165,9 +164,7 @@ class Session:
         Asking again before ``tell`` returns the same request. After fewer samples than were asked
         for, it returns a request for the rest.
         """
-        progress = self.progress
-        if progress.is_due:
-            decide([progress])
+        progress = self._decided()
         if not progress.is_active:
             return None
         if not self._has_begun_round:
@@ -209,8 +206,7 @@ class Session:
 
         ``equal`` compares answers instead of the grader.
         """
-        held = sample if isinstance(sample, Sample) else Sample(sample)
-        return ParsedAnswer(self._extract(held, tuple(self._classes), equal), held)
+        return self._parse(sample, tuple(self._classes), equal)
 
     @property
     def question(self) -> str | None:
@@ -264,7 +260,7 @@ class Session:
         progress = self._decided()
         if progress.bundle.tie_break == FIRST_SEEN and not progress.evidence.weight:
             # Classes are numbered by their first samples.
-            return self._first[self._counts.index(max(self._counts))]
+            return self.answers.index(self._counts.index(max(self._counts)))
         found = progress.vote()
         return found if found >= 0 else None
 
@@ -284,11 +280,9 @@ class Session:
         weighted = bool(self.progress.evidence.weight)
         if missing <= 0 or not self._counts or not self.progress.is_active or weighted:
             return False
-        counts = list(enumerate(self._counts))
-        leader, leading = max(counts, key=lambda one: one[1])
-        counts.remove((leader, leading))
+        ranked = sorted(enumerate([*self._counts, 0]), key=lambda one: -one[1])
         # In the worst case all of them go to the second class.
-        second, behind = max(counts, key=lambda one: one[1], default=(leader + 1, 0))
+        (_, leading), (second, behind) = ranked[:2]
         return leading - behind > missing and self.planned_after([second] * missing) is None
 
     def planned_after(self, answers: Sequence[int], *, draft: Sample | None = None) -> int | None:
@@ -313,17 +307,12 @@ class Session:
         values: list[str | None] = []
         samples: list[Sample] = []
         for one in given:
-            if isinstance(one, Sample):
-                sample, value = one, self._extract(one, known)
-            elif isinstance(one, str):
-                sample = Sample(one)
-                value = self._extract(sample, known)
-            else:
-                value, sample = one.value, one.sample or Sample(one.value or "")
+            parsed = one if isinstance(one, ParsedAnswer) else self._parse(one, known)
+            value = parsed.value
             if value is not None and value not in known:
                 known = [*known, value]
             values.append(value)
-            samples.append(sample)
+            samples.append(parsed.sample or Sample(value or ""))
         progress = self.progress
         if missing := progress.find_missing(samples):
             warnings.warn(NO_SIGNAL.format(" and ".join(missing)), stacklevel=3)
@@ -332,28 +321,25 @@ class Session:
             progress.add_evidence(sample, value)
             if progress.bundle.draft is not None:
                 progress.uncertainties.append(progress.measure_draft(sample))
-            if sample.mean_logprob is None and not progress.logprobs:
-                progress.answers.append(number)
-            else:
-                progress.add(number, sample.mean_logprob)
+            progress.add(number, sample.mean_logprob)
         self.values += values
         self.samples += samples
 
-    def _extract(
-        self, sample: Sample, known: Collection[str], equal: Equal | None = None
-    ) -> str | None:
+    def _parse(
+        self, sample: str | Sample, known: Collection[str], equal: Equal | None = None
+    ) -> ParsedAnswer:
         if self.grader is None:
             raise ConfigError("the policy names no grader: give one, or tell parsed answers")
-        if sample.finish_reason == "length" and sample.ran_out_of_tokens:
-            return canonical_answer(self.grader, "", known, equal)
-        return canonical_answer(self.grader, sample.text, known, equal)
+        held = sample if isinstance(sample, Sample) else Sample(sample)
+        is_cut_off = held.finish_reason == "length" and held.ran_out_of_tokens
+        text = "" if is_cut_off else held.text
+        return ParsedAnswer(canonical_answer(self.grader, text, known, equal), held)
 
     def _count(self, value: str) -> int:
         """Count a vote, and return the class of its answer."""
         number = self._classes.setdefault(value, len(self._counts))
         if number == len(self._counts):
             self._counts.append(0)
-            self._first.append(len(self.progress.answers))
         self._counts[number] += 1
         return number
 
