@@ -30,22 +30,16 @@ class DemoOptions:
     """Run the pipeline on the example samples, or on your own file."""
 
 
-@dataclass(frozen=True)
-class SameAnswerOptions(TodayOptions):
-    """What is run today, and how often an answer must be that of today."""
-
-    same_answer: float | None = option(
-        "Share of answers that must be those of today's samples (default without grades: 0.98).",
-        None,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(LevelOptions, CostOptions, EvidenceOptions, NameOptions, SeedOptions):
     """Go from samples to a calibrated bundle, a report and a verdict."""
 
     budget: float | None = option("Mean cost per question (or give --today).", None)
-    today: SameAnswerOptions | None = None
+    today: TodayOptions | None = None
+    same_answer: float | None = option(
+        "Share of answers that must be those of today's samples (default without grades: 0.98).",
+        None,
+    )
     out: Path = option("Directory of the bundle.")
     run: Path | None = option("Run directory (default: OUT.run).", None)
     policy: str | None = option(
@@ -61,6 +55,8 @@ class FitOptions(LevelOptions, CostOptions, EvidenceOptions, NameOptions, SeedOp
     sampling: SamplingOptions | None = None
 
     def __post_init__(self) -> None:
+        if self.same_answer is not None and self.today is None:
+            raise ConfigError("--same-answer needs --today, what you run now, such as 5")
         if self.sampling is not None and self.base_url is None:
             raise ConfigError("options of a collection need --base-url, to collect samples first")
 

@@ -17,8 +17,7 @@ from adacompute.core.errors import DataError, MissingExtra
 from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import read_source
 from adacompute.evaluation.pool import common_sample_count
-from adacompute.options.main import SameAnswerOptions
-from adacompute.options.shared import DEFAULT_LEVELS
+from adacompute.options.shared import DEFAULT_LEVELS, TodayOptions
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.estimate import estimate_run
 from adacompute.stages.evaluate import evaluate_run
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 Stage = Callable[..., dict[str, Any]]
 
 BUDGET, BUDGETS = 2.0, (1.5, 2.0, 3.0, 4.0)
-TODAY = SameAnswerOptions(5)
+TODAY = TodayOptions(5)
 BUNDLE, PAGE = "policy", "report.html"
 POLICIES = ("mixture", "retry", "adaptive-consistency", "early-stopping", "oracle")
 OPTIONAL = ("train", "calibrate", "report")
@@ -119,7 +118,7 @@ def _format_options(options: dict[str, Any]) -> list[str]:
     """
     words = []
     for name, value in options.items():
-        given = value.today if isinstance(value, SameAnswerOptions) else value
+        given = value.today if isinstance(value, TodayOptions) else value
         items = given if isinstance(given, tuple) else (given,)
         texts = (f"{item:g}" if isinstance(item, float) else str(item) for item in items)
         words += [f"--{name.replace('_', '-')}", ",".join(texts)]

@@ -19,6 +19,7 @@ from typing import Any
 from adacompute.collection.plan import read_plan
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.evaluation.factories import find_trainable
+from adacompute.evaluation.same_answer import SHARE
 from adacompute.evaluation.savings import DECIDED, FEWER, OTHER_ARM, WEIGHTED
 from adacompute.evaluation.today import ONE_CALL
 from adacompute.evaluation.verdict import round_up
@@ -103,9 +104,10 @@ def fit_run(
         _import(source, run, steps, options)
     else:
         _collect(source, run, steps, options)
-    if today is not None and (today.same_answer is not None or not Run(run).is_graded):
+    if today is not None and (options.same_answer is not None or not Run(run).is_graded):
         _refuse_graded({"budget": budget, "policy": options.policy}, options.tie_break, steps)
-        result = fit_same_answer(run, today, training, confidence=options.confidence)
+        share = SHARE if options.same_answer is None else options.same_answer
+        result = fit_same_answer(run, today, training, share=share, confidence=options.confidence)
     else:
         result = _fit_policy(run, steps, training, options)
     _add_commands(result["today"] or {}, ["adacompute", "fit", source, "--out", str(out)])

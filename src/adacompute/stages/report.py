@@ -27,7 +27,9 @@ from adacompute.evaluation.scores import keep_levels
 from adacompute.evaluation.today import Today
 from adacompute.evaluation.verdict import round_up
 from adacompute.options.definition import takes
-from adacompute.options.main import ReportOptions, SameAnswerOptions
+from adacompute.options.main import (
+    ReportOptions,
+)
 from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS, FIRST_SEEN, TodayOptions
 from adacompute.report.page import render
 from adacompute.report.study import Study, study_policy
@@ -158,7 +160,7 @@ def _resolve_options(store: Run, options: ReportOptions) -> dict[str, Any]:
         fitted = {name: fitted[name] for name in ("policy", "levels", "seed") if name in fitted}
     found = FITTED | fitted | given
     today = found["today"]
-    return found | {"today": SameAnswerOptions(**today) if isinstance(today, dict) else today}
+    return found | {"today": TodayOptions(**today) if isinstance(today, dict) else today}
 
 
 def _render(document: dict[str, Any], results: RunResults, *, all_policies: bool) -> bytes:

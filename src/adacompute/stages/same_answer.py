@@ -23,6 +23,7 @@ from adacompute.evaluation.same_answer import (
 )
 from adacompute.evaluation.today import Today, read_today
 from adacompute.evaluation.verdict import round_up
+from adacompute.options.shared import TodayOptions
 from adacompute.policies.bundle import FrontierPoint, save_bundle
 from adacompute.policies.stopping import VoteLeadRule
 from adacompute.stages.inputs import (
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from adacompute.options.main import SameAnswerOptions
     from adacompute.options.research import TrainOptions
 
 
@@ -56,9 +56,10 @@ def read_count(today: str | int) -> int:
 
 def fit_same_answer(
     run: Path,
-    today: SameAnswerOptions,
+    today: TodayOptions,
     options: TrainOptions,
     *,
+    share: float = SHARE,
     confidence: float = CONFIDENCE,
 ) -> dict[str, Any]:
     """Write the bundle of the cheapest lead that keeps enough answers, and return what it saves."""
@@ -66,7 +67,6 @@ def fit_same_answer(
     costs = CostModel(unit, read_prices(options, run))
     recorded = read_recorded(store, need_grades=False)
     pool = make_pool(recorded, costs=costs)
-    share = SHARE if today.same_answer is None else today.same_answer
     wanted = read_count(today.today)
     n_samples = min(wanted, int(pool.answers.n_samples.max(initial=1)))
     known: dict[str, Any] = {"confidence": confidence, "seed": check_seed(options.seed)}
