@@ -82,7 +82,7 @@ def time_fit(label: str, prior: Prior) -> SequentialPolicy:
     training = TrainingOrders(samples, train, train.astype(np.uint64), N_ORDERS, prices)
     policy = fit_advantages(training, prior, cell, None, known)
     fitted = time.perf_counter()
-    evidence.run_policy(policy, np.zeros((N_QUESTIONS, len(prior.mean)), np.float32))
+    evidence.run(policy, np.zeros((N_QUESTIONS, len(prior.mean)), np.float32))
     end = time.perf_counter()
     n_positions = len(policy.fitted.grid)
     print(f"{label}, {n_positions} positions, {len(prices)} prices: fit {fitted - start:.1f} s")

@@ -149,8 +149,7 @@ def make_source(pool: Pool, exam: IntArray, seed: int, order: str) -> Source:
     assert isinstance(final.policy, SequentialPolicy)
     easiness = np.bincount(own.answers.question, own.answers.correct) / own.answers.n_samples
     if order == "cost":
-        price, features = curve.price_for(BUDGETS[0]), final.prepared_features
-        easiness = -experiment.replay.run(final.policy, [price], features=features).cost[:, 0]
+        easiness = -experiment.run(final, [curve.price_for(BUDGETS[0])]).cost[:, 0]
     by_exam_mean = np.bincount(exam[fitting], easiness) / np.bincount(exam[fitting])
     exams = np.argsort(-by_exam_mean)
     return Source(pool.take(others), exam[others], exams, final.policy, curve, others)

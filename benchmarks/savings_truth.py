@@ -199,8 +199,8 @@ def measure_policy(
         length = min(pool.n_samples, len(fitted.policy.levels))
         replay = Replay(pool, n_permutations, max(length, today), seed)
         for rows, block in replay.blocks():
-            run = block.run_block(fitted.policy, falling.tolist(), prepared[rows], 1.0)
-            vote = block.run_rule(FixedRule(today)).accuracy
+            run = block.run(fitted.policy, falling.tolist(), prepared[rows], 1.0)
+            vote = block.summarise(*block.play_rule(FixedRule(today))).accuracy
             cost += run.cost.sum(axis=0)
             difference[rows] += run.accuracy - vote[:, None]
             votes += float(vote.sum())

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.answers import UNPARSED
-from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import CalibrationSettings
@@ -42,11 +41,7 @@ def measure_cost(fitted: FittedPolicy, later: Experiment, price: float) -> float
     """Return the mean cost of questions that a policy was not fitted to, each answered once."""
     pool = later.pool
     features = pool.features if pool.sequential_features is None else pool.sequential_features
-    known = replay_evidence(later, fitted.policy, features)
-    if known is not None and fitted.policy.schedule is not None:
-        return float(known.mix(*fitted.policy.schedule.position(price)).cost.mean())
-    prepared = fitted.policy.prepare_features(features)
-    return float(later.replay.run(fitted.policy, [price], features=prepared).cost.mean())
+    return float(later.run(replace(fitted, features=features, known=None), [price]).cost.mean())
 
 
 def check_split(whole: Experiment, budgets: tuple[float, ...], seed: int) -> list[dict[str, float]]:
@@ -61,7 +56,6 @@ def check_split(whole: Experiment, budgets: tuple[float, ...], seed: int) -> lis
             seed=seed,
             n_permutations=n,
             max_assignments=None,
-            _rule_results={},
         )
         for one, n in ((now, whole.n_permutations), (later, 1))
     ]
@@ -89,7 +83,7 @@ def draw_gold(whole: Experiment, seed: int) -> Experiment:
         if len(known):
             correct[start:end] = own == rng.choice(known)
     pool = replace(whole.pool, answers=replace(answers, correct=correct))
-    return replace(whole, pool=pool, seed=seed, max_assignments=None, _rule_results={})
+    return replace(whole, pool=pool, seed=seed, max_assignments=None)
 
 
 def count_gains(whole: Experiment, seeds: range) -> None:
@@ -98,7 +92,7 @@ def count_gains(whole: Experiment, seeds: range) -> None:
     for i, seed in enumerate(seeds, start=1):
         pool = draw_gold(whole, seed)
         for sees_signals in counts:
-            experiment = replace(pool, use_confidence=sees_signals, _rule_results={})
+            experiment = replace(pool, use_confidence=sees_signals)
             final = experiment.fit_final(find_factory("sequential"))
             score = score_policy(experiment, "sequential")
             said = calibrate(score, final, budget=NULL_BUDGET)

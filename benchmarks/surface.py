@@ -170,7 +170,7 @@ def print_surface(pool: Pool) -> None:
 
     unlimited = Experiment(pool, LEVELS, SURFACE_BUDGETS)
     for max_rounds in (1, 2, 3, 4, UNLIMITED_ROUNDS):
-        experiment = replace(unlimited, max_rounds=max_rounds, _rule_results={})
+        experiment = replace(unlimited, max_rounds=max_rounds)
         curve = score_held_out(experiment, fit_once)
         cells = [format_point(curve.read(budget)) for budget in SURFACE_BUDGETS]
         name = "unlimited" if max_rounds == UNLIMITED_ROUNDS else str(max_rounds)

@@ -41,7 +41,6 @@ from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import CalibrationSettings
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.replay import Replay
 from adacompute.evaluation.verdict import calibrate
 from adacompute.features.text import extract_features
 from adacompute.storage.store import encode_samples
@@ -186,12 +185,12 @@ def check_synthetic(n_questions: int, seeds: range) -> Iterator[tuple[bool, str]
     unseen = draw_synthetic(TRUTH_QUESTIONS, TRUTH_QUESTIONS)
     truth = population.true_utility(LEVELS).mean(axis=0)
     mixtures = frontier(UtilityTable(truth[None, :], np.array(LEVELS, dtype=np.float64)))
-    replay = Replay(unseen, PERMUTATIONS, LEVELS[-1], TRUTH_QUESTIONS)
+    truly = Experiment(unseen, LEVELS, (), PERMUTATIONS, TRUTH_QUESTIONS)
     true, measured, n_gains = [], [], 0
     for seed in seeds:
         result, final = calibrate_pool(draw_synthetic(n_questions, seed), seed)
-        features = final.policy.prepare_features(unseen.features)
-        run = replay.run(final.policy, [float(result["price"])], features=features)
+        fitted = replace(final, features=unseen.features, known=None)
+        run = truly.run(fitted, [float(result["price"])])
         gain = float(run.accuracy.mean()) - mixtures.utility_at(float(run.cost.mean()))
         true.append(gain)
         measured.append(result["gain"])
@@ -240,9 +239,8 @@ def run_once(
     With more ``permutations`` each question is asked as often, with its samples in other orders.
     """
     features = later.features if later.sequential_features is None else later.sequential_features
-    prepared = fitted.policy.prepare_features(features)
-    replay = Replay(later, permutations, LEVELS[-1], seed + 1)
-    return replay.run(fitted.policy, [price], features=prepared)
+    experiment = Experiment(later, LEVELS, (), permutations, seed + 1)
+    return experiment.run(replace(fitted, features=features, known=None), [price])
 
 
 def format_gain(result: dict[str, Any]) -> str:

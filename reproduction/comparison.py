@@ -17,7 +17,7 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.held_out import score_held_out, split_folds
+from adacompute.evaluation.held_out import HeldOutCurve, replay_splits, split_folds
 from adacompute.evaluation.imitation import measure_imitation
 from adacompute.evaluation.oracles import cross_fitted_oracle
 from reproduction.protocol import POLICIES as PAPER_POLICIES
@@ -147,7 +147,8 @@ def trace_frontiers(run: RunData) -> Frontiers:
     splits = split_folds(run.fold)
     held_out: list[dict[str, Any]] = []
     for name in HELD_OUT_POLICIES:
-        curve = score_held_out(experiment, find_factory(name), splits)
+        folds = replay_splits(experiment, find_factory(name), splits)
+        curve = HeldOutCurve(tuple(folds), experiment.pool.group)
         for budget in budgets:
             point = curve.read(budget)
             row = {"cost": point.cost, "accuracy": point.accuracy}

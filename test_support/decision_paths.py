@@ -29,8 +29,7 @@ from adacompute.batch.plan_output import write_first_actions
 from adacompute.batch.planning import make_plan, prepare_batch
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionSource, open_questions
-from adacompute.evaluation.evidence_factories import replay_evidence
-from adacompute.evaluation.experiment import PolicyFactory
+from adacompute.evaluation.experiment import FittedPolicy, PolicyFactory
 from adacompute.evaluation.factories import find_factory
 from adacompute.gateway.app import build
 from adacompute.gateway.settings.config import make_config
@@ -143,17 +142,11 @@ def run_replay(name: str, variant: str) -> Decided:
     features = pool.sequential_features if words else pool.features
     if features is None:
         raise TypeError("a pool of samples has features for sequential policies")
-    known = replay_evidence(experiment, policy, features)
-    if known is not None and policy.schedule is not None:
-        columns = [policy.schedule.position(price)[0] for price in prices]
-        result = known.columns(np.array(columns))
-    else:
-        result = experiment.replay.run(
-            policy,
-            prices,
-            sample_cost=experiment.sample_cost(np.arange(len(pool))),
-            features=policy.prepare_features(features),
-        )
+    replayed = prices
+    if policy.arms and policy.schedule is not None:  # a question gets one setting, and no mixture
+        known = policy.schedule
+        replayed = tuple(known.prices[known.position(price)[0]] for price in prices)
+    result = experiment.run(FittedPolicy(policy, prices, features), replayed)
     return {
         label: {
             "samples": join(result.n_samples[:, i].astype(int)),

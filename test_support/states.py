@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adacompute.core.answers import Answers
-from adacompute.core.states import StateMeasure, measure_counts, sorted_classes
+from adacompute.core.states import StateMeasure, measure_counts
 
 
 def measure_states(answers: Answers, max_samples: int) -> StateMeasure:
@@ -12,6 +12,5 @@ def measure_states(answers: Answers, max_samples: int) -> StateMeasure:
     Ties are broken uniformly. An answer class counts as correct in proportion to the share of its
     samples that are. The result takes 54 kB per question.
     """
-    count, accuracy = sorted_classes(answers)
-    n_unparsed = answers.n_samples - count.sum(axis=1)
-    return measure_counts(count, accuracy, n_unparsed, max_samples)
+    counts, kind = answers.count_kinds()
+    return measure_counts(counts, max_samples).map(lambda table: table[:, kind])

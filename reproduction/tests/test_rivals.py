@@ -284,7 +284,7 @@ def test_held_out_rows_change_nothing_that_was_tuned(name: str) -> None:
     others = np.isin(answers.question, held_out)
     flipped = np.where(others & (answers.answer != UNPARSED), ~answers.correct, answers.correct)
     changed = replace(experiment.pool, answers=replace(answers, correct=flipped))
-    again = find_factory(name)(replace(experiment, pool=changed, _rule_results={}), train)
+    again = find_factory(name)(replace(experiment, pool=changed), train)
     assert find_setting(again) == find_setting(fitted)
     assert again.prices == fitted.prices
     assert fitted.known is not None

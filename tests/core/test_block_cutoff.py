@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -15,20 +18,50 @@ from adacompute.core.block_cutoff import (
     estimate_bracket,
     find_block_cutoff,
     is_sampled,
-    scan_bracket,
+    locate_cutoff,
+    scan,
 )
 from adacompute.core.errors import InfeasibleBudget
-from adacompute.core.oracle import find_cutoff
+from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable, hash_keys, sum_cost
-from adacompute.core.upgrades import Cutoff, apply_cutoff
+from adacompute.core.upgrades import Cutoff, apply_cutoff, envelope
+
+BudgetAt: TypeAlias = Callable[[UtilityTable, float], float]
 
 tables = st.from_type(UtilityTable)
+shares = st.one_of(st.floats(0, 1.2), st.integers(0, 12).map(lambda n: n / 12))
 COST = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 
 
-def budget_at(table: UtilityTable, share: float) -> float:
-    low, high = table.costs.min(axis=1).mean(), table.costs.max(axis=1).mean()
-    return float(low + share * (high - low)) * (1 + 1e-12) + 1e-9
+def find_cutoff(table: UtilityTable, budget: float) -> Cutoff:
+    """Find the cutoff of a table as a whole."""
+    return find_block_cutoff(lambda: [table], None, budget).cutoff
+
+
+def between(low: float, high: float) -> Bracket:
+    """Return the bracket of two prices."""
+    return Bracket(Cutoff(high), Cutoff(low))
+
+
+def tied_table(seed: int, questions: int, *, own: bool) -> UtilityTable:
+    """Return utilities with few distinct values, so that many upgrades have the same price."""
+    rng = np.random.default_rng(seed)
+    utility = np.cumsum(rng.integers(0, 3, (questions, 4)), axis=1) / 8
+    cost = np.array([1.0, 2.0, 4.0, 8.0])
+    key = rng.permutation(questions).astype(np.uint64)
+    return UtilityTable(utility, cost * rng.integers(1, 3, (questions, 1)) if own else cost, key)
+
+
+def partition(table: UtilityTable, seed: int, blocks: int) -> list[UtilityTable]:
+    """Split a table into blocks of any size, with rows and blocks in any order."""
+    rng = np.random.default_rng(seed)
+    owner = rng.integers(0, blocks, len(table))
+    rows = [rng.permutation(np.flatnonzero(owner == b)) for b in rng.permutation(blocks)]
+    return [table.take(own) for own in rows]
+
+
+def by_key(table: UtilityTable, choice: list[int]) -> dict[int, int]:
+    return dict(zip(table.key.tolist(), choice, strict=True))
 
 
 def make_table(n: int, *, grid: int | None, seed: int = 0) -> UtilityTable:
@@ -39,7 +72,7 @@ def make_table(n: int, *, grid: int | None, seed: int = 0) -> UtilityTable:
 
 @given(tables, st.floats(0, 1), st.integers(1, 9), st.data())
 def test_any_blocks_and_samples_give_the_cutoff_of_the_table(
-    table: UtilityTable, share: float, size: int, data: st.DataObject
+    budget_at: BudgetAt, table: UtilityTable, share: float, size: int, data: st.DataObject
 ) -> None:
     assume(len(table) and len(np.unique(table.key)) == len(table))
     budget = budget_at(table, share)
@@ -57,7 +90,7 @@ def test_few_questions_are_kept_even_if_upgrades_are_tied(grid: int | None, budg
     table = make_table(60_000, grid=grid)
     sample = table.take(slice(None, None, 4))
     bracket = estimate_bracket(sample, budget, 4.0)
-    kept = scan_bracket(table, bracket).undecided
+    kept = scan([table], bracket).undecided
     assert len(kept) < 0.1 * len(table)
     passes = []
 
@@ -93,10 +126,7 @@ def test_a_cutoff_beyond_the_bracket_at_the_same_price_is_not_taken() -> None:
     budget = 1.5
     exact = find_cutoff(table, budget)
     assert exact.key == order[3]
-    assert block_cutoff._try(lambda: [table], bracket, budget) is None
-    found = block_cutoff._try(lambda: [table], Bracket(), budget)
-    assert found is not None
-    assert found.cutoff == exact
+    assert locate_cutoff(scan([table], bracket), budget, bracket) is None
 
 
 def test_budgets_beyond_both_ends() -> None:
@@ -125,3 +155,107 @@ def test_samples_have_about_the_given_size(monkeypatch: pytest.MonkeyPatch) -> N
     chosen = is_sampled(key, len(key))
     assert 9_500 < chosen.sum() < 10_500
     assert (is_sampled(key[500:900], len(key)) == chosen[500:900]).all()
+
+
+# Blocks in any order.
+
+
+@given(tables, shares, st.integers(0, 999), st.integers(1, 4), st.floats(0, 0.5), st.floats(1.5, 4))
+def test_blocks_in_any_order_give_the_same_allocation(
+    budget_at: BudgetAt,
+    table: UtilityTable,
+    share: float,
+    seed: int,
+    blocks: int,
+    below: float,
+    above: float,
+) -> None:
+    budget = budget_at(table, share)
+    whole = solve(table, budget)
+    for low, high in (
+        (whole.price * below, whole.price * above),
+        (whole.price * below, np.inf),
+        (0.0, whole.price * above),
+        (0.0, np.inf),
+    ):
+        parts = partition(table, seed, blocks)
+        bracket = between(low, high)
+        at = locate_cutoff(scan(parts, bracket), budget, bracket)
+        assert at is not None
+        assert at.price == whole.price
+        chosen: dict[int, int] = {}
+        for part in parts:
+            chosen |= by_key(part, apply_cutoff(part, at).tolist())
+        assert chosen == by_key(table, whole.choice.tolist())
+        if len(whole.split):
+            assert at.key == int(table.key[whole.split.question[0]])
+            assert (at.level, at.probability) == (
+                int(whole.split.level[0]),
+                float(whole.split.probability[0]),
+            )
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("blocks", [1, 7, 60])
+def test_ties_at_the_price_do_not_depend_on_blocks(blocks: int, *, own: bool) -> None:
+    table = tied_table(3, 2000, own=own)
+    whole = solve(table, 3.3)
+    ratios = envelope(table)[1].ratio
+    assert (ratios == whole.price).sum() > 50
+    parts = partition(table, 5, blocks)
+    bracket = between(whole.price / 1.1, whole.price * 1.1)
+    at = locate_cutoff(scan(parts, bracket), 3.3, bracket)
+    assert at == find_cutoff(table, 3.3)
+    chosen: dict[int, int] = {}
+    for part in parts:
+        chosen |= by_key(part, apply_cutoff(part, at).tolist())
+    assert chosen == by_key(table, whole.choice.tolist())
+
+
+@given(tables, shares, st.floats(0, 2), st.floats(0, 2))
+def test_a_bracket_gives_the_right_cutoff_or_none(
+    budget_at: BudgetAt, table: UtilityTable, share: float, one: float, other: float
+) -> None:
+    budget = budget_at(table, share)
+    bracket = between(*sorted((one, other)))
+    at = locate_cutoff(scan([table], bracket), budget, bracket)
+    exact = find_cutoff(table, budget)
+    assert at is None or at == exact
+    assert (at is not None) == bracket.contains(exact)
+
+
+def test_a_scan_keeps_only_undecided_questions() -> None:
+    table = UtilityTable(np.array([[0.0, 0.9], [0.0, 0.5], [0.0, 0.1]]), np.array([1.0, 2.0]))
+    found = scan([table], between(0.4, 0.6))
+    assert found.n_questions == 3
+    assert found.undecided.key.tolist() == [1]
+    assert found.decided_cost == 3
+
+
+def test_blocks_with_different_costs_merge() -> None:
+    one = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 2.0]))
+    two = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 3.0]), np.array([1]))
+    three = UtilityTable(np.array([[0.0, 1.0]]), np.array([[1.0, 5.0]]), np.array([2]))
+    merged = scan((one, two, three), Bracket())
+    assert merged.undecided.cost.tolist() == [[1.0, 2.0], [1.0, 3.0], [1.0, 5.0]]
+    at = locate_cutoff(merged, 1.75, Bracket())
+    assert at is not None
+    assert (at.price, at.key, at.level, at.probability) == (0.5, 1, 1, 0.625)
+
+
+def test_without_undecided_questions_the_cutoff_is_zero_or_none() -> None:
+    table = UtilityTable(np.array([[0.5]]), np.array([1.0]))
+    for bracket, expected in ((between(0.0, 1.0), EVERYTHING), (between(0.5, 1.0), None)):
+        assert locate_cutoff(scan([table], bracket), 1.0, bracket) == expected
+
+
+def test_a_bracket_below_the_price_gives_none() -> None:
+    table = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 2.0]))
+    bracket = between(0.1, 0.2)
+    assert locate_cutoff(scan([table], bracket), 1.5, bracket) is None
+
+
+def test_a_budget_below_the_cheapest_levels_is_infeasible() -> None:
+    table = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.25, 2.0]))
+    with pytest.raises(InfeasibleBudget, match=r"1 is below 1\.25"):
+        find_cutoff(table, 1.0)

@@ -15,7 +15,7 @@ from adacompute.core import oracle
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.core.oracle import dual, frontier, solve
 from adacompute.core.types import Allocation, FloatArray, IntArray, UtilityTable
-from adacompute.core.upgrades import Scan, choose, scan
+from adacompute.core.upgrades import choose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -349,20 +349,6 @@ def test_a_table_without_questions_is_rejected() -> None:
 # Long tables.
 
 
-class Brackets:
-    """Records the brackets of prices that a table is scanned with."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, sample: int) -> None:
-        self.seen: list[tuple[float, float]] = []
-        monkeypatch.setattr(oracle, "BRACKET_SAMPLE", sample)
-        monkeypatch.setattr(oracle, "BLOCK_SIZE", 700)
-        monkeypatch.setattr(oracle, "scan", self.scan)
-
-    def scan(self, block: UtilityTable, *, low: float, high: float) -> Scan:
-        self.seen.append((low, high))
-        return scan(block, low=low, high=high)
-
-
 def arrange(table: UtilityTable, order: str) -> UtilityTable:
     """Order the questions so that every eighth one is or is not representative."""
     gain = table.utility[:, -1] - table.utility[:, 0]
@@ -392,32 +378,10 @@ def test_an_estimated_bracket_changes_nothing(
     table = arrange(random_table(5, 4000, own=own), order)
     budgets = [budget_at(table, share) for share in (0.0, 0.02, 0.1, 0.3, 0.5, 1.0)]
     direct = [solve(table, budget) for budget in budgets]
-    watched = Brackets(monkeypatch, sample=500)
+    monkeypatch.setattr(oracle, "SAMPLE_SIZE", 500)
+    monkeypatch.setattr(oracle, "BLOCK_SIZE", 700)
     for budget, expected in zip(budgets, direct, strict=True):
         assert same(solve(table, budget), expected)
-    assert any(low > 0 and high < np.inf for low, high in watched.seen)
-
-
-def test_a_bracket_that_misses_the_price_is_widened(monkeypatch: pytest.MonkeyPatch) -> None:
-    utility = np.tile([0.0, 0.001], (4000, 1))
-    utility[::8, 1] = np.linspace(0.9, 1.0, 500)
-    table = UtilityTable(utility, np.array([1.0, 2.0]))
-    direct = solve(table, 1.5)
-    watched = Brackets(monkeypatch, sample=500)
-    assert same(solve(table, 1.5), direct)
-    assert watched.seen[0][0] > direct.price
-    assert (0.0, np.inf) in watched.seen
-    assert len(set(watched.seen)) > 2
-
-
-def test_a_sample_above_the_budget_gives_no_bracket(monkeypatch: pytest.MonkeyPatch) -> None:
-    cost = np.tile([1.0, 2.0], (4000, 1))
-    cost[::8] += 10
-    table = UtilityTable(random_table(1, 4000, levels=2).utility, cost)
-    direct = solve(table, 2.5)
-    watched = Brackets(monkeypatch, sample=500)
-    assert same(solve(table, 2.5), direct)
-    assert set(watched.seen) == {(0.0, np.inf)}
 
 
 # The frontier.

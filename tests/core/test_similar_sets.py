@@ -31,7 +31,7 @@ def compare_all(sets: list[KeyArray]) -> IntArray:
         and len(sets[i])
     ]
     first, second = (np.array([pair[k] for pair in pairs], dtype=np.int64) for k in (0, 1))
-    return join_linked(len(sets), first, second)
+    return join_linked(len(sets), [(first, second)])
 
 
 def make_sets(seed: int, size: int, count: int) -> list[KeyArray]:
@@ -68,7 +68,14 @@ def test_the_limit_is_nine_tenths() -> None:
 def test_sets_are_joined_through_others() -> None:
     sets = [VOCABULARY[start : start + 100] for start in (0, 5, 10, 15, 200)]
     assert join_similar(sets).tolist() == [0, 0, 0, 0, 4]
-    assert join_linked(6, np.array([5, 3, 1]), np.array([3, 1, 4])).tolist() == [0, 1, 2, 1, 1, 1]
+    assert join_linked(6, [(np.array([5, 3, 1]), np.array([3, 1, 4]))]).tolist() == [
+        0,
+        1,
+        2,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_many_long_sets_are_compared_by_shares(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,10 @@ from hypothesis.extra.numpy import arrays
 from adacompute.core.answers import UNPARSED
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.votes import (
-    any_correct,
     best_of_accuracy,
     majority_accuracy,
     running_accuracy,
     tally,
-    weighted_accuracy,
     winner,
 )
 
@@ -68,7 +66,7 @@ def test_weighted_accuracy_agrees_with_adding_up(
 ) -> None:
     answer, share, weight = vote
     expected = [chance(*map(list, row)) for row in zip(*(x.tolist() for x in vote), strict=True)]
-    assert np.allclose(weighted_accuracy(answer, share, weight), expected, atol=1e-15, rtol=0)
+    assert np.allclose(majority_accuracy(answer, share, weight), expected, atol=1e-15, rtol=0)
 
 
 @given(votes)
@@ -85,24 +83,12 @@ def test_best_of_takes_the_largest_score(
 
 
 @given(votes)
-def test_any_correct_sample_is_enough(vote: tuple[IntArray, FloatArray, FloatArray]) -> None:
-    right = vote[1]
-    assert any_correct(right).tolist() == [max(row) for row in right.tolist()]
-
-
-def test_no_samples_contain_no_correct_one() -> None:
-    assert any_correct(np.empty((2, 0))).tolist() == [0.0, 0.0]
-
-
-@given(votes, st.booleans())
 def test_the_winner_is_the_first_sample_of_the_leading_class_seen_first(
     vote: tuple[IntArray, FloatArray, FloatArray],
-    is_weighted: bool,  # noqa: FBT001 - drawn by hypothesis
 ) -> None:
-    answer, _, weight = vote
-    found = winner(answer, weight if is_weighted else None)
-    for row, a, w in zip(found.tolist(), answer.tolist(), weight.tolist(), strict=True):
-        best = leaders(a, w if is_weighted else [1.0] * len(a))
+    answer = vote[0]
+    for row, a in zip(winner(answer).tolist(), answer.tolist(), strict=True):
+        best = leaders(a, [1.0] * len(a))
         assert row == (a.index(best[0]) if best else -1)
 
 
@@ -111,8 +97,7 @@ def test_weights_of_unparsed_samples_are_ignored() -> None:
     share = np.array([[1.0, 0.0, 0.0, 0.0]])
     for weight in (np.nan, np.inf, -np.inf):
         weights = np.array([[0.6, weight, 0.5, weight]])
-        assert weighted_accuracy(answer, share, weights).tolist() == [1.0]
-        assert winner(answer, weights).tolist() == [0]
+        assert majority_accuracy(answer, share, weights).tolist() == [1.0]
         assert best_of_accuracy(answer, share, weights).tolist() == [1.0]
 
 

@@ -17,10 +17,8 @@ from adacompute.evaluation.evidence import Evidence
 from adacompute.evaluation.evidence_factories import (
     MAX_POSITIONS,
     choose_arms,
-    list_levels,
     make_arm_mixture,
     make_fitted,
-    replay_evidence,
 )
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import (
@@ -184,8 +182,7 @@ def test_lower_prices_cost_more_and_results_are_of_every_question(
     assert known.cost.shape == (80, len(fitted.prices))
     assert cost[0] <= cost[-1]
     assert cost[-1] > 3 * cost[0]
-    again = replay_evidence(experiment, fitted.policy, fitted.features)
-    assert again is not None
+    again = experiment.run(replace(fitted, known=None))
     assert again.cost == pytest.approx(known.cost)
     assert again.accuracy == pytest.approx(known.accuracy)
 
@@ -241,7 +238,7 @@ def test_mixture_over_arms_runs_live_and_is_saved(experiment: Experiment, tmp_pa
     assert isinstance(policy, ArmMixture)
     save_bundle(Bundle(policy), tmp_path / "bundle")
     bundle = load_bundle(tmp_path / "bundle")
-    levels = list_levels(experiment)
+    levels = experiment.evidence.levels
     assert made.known is not None
     order = [one[0] for one in experiment.evidence.order]
     for column, choice in enumerate(policy.choices):
@@ -249,8 +246,7 @@ def test_mixture_over_arms_runs_live_and_is_saved(experiment: Experiment, tmp_pa
         drawn, _ = run_live(bundle, experiment, 0, order, price)
         assert len(drawn) == choice[1]
         assert choice in levels
-    again = replay_evidence(experiment, policy, made.features)
-    assert again is not None
+    again = experiment.run(replace(made, known=None))
     assert again.accuracy == pytest.approx(made.known.accuracy)
 
 
@@ -284,7 +280,7 @@ def test_shuffled_signal_gives_the_policy_that_sees_votes_alone(*, within: bool)
     shuffled = Experiment(shuffle_signals(pool, within=within), *known)
     assert shuffled.uses_evidence
     policies = []
-    votes_only = replace(shuffled, use_confidence=False, _rule_results={})
+    votes_only = replace(shuffled, use_confidence=False)
     for own in (shuffled, votes_only):
         policy = make_sequential(own, train).policy
         assert isinstance(policy, SequentialPolicy)
@@ -381,7 +377,7 @@ def test_a_single_arm_is_part_of_the_mixture() -> None:
     fitted = OnlyArm("large")(arms, train)
     assert isinstance(fitted.policy, ArmMixture)
     assert fitted.known is not None
-    numbers = [list_levels(arms).index(one) for one in fitted.policy.choices]
+    numbers = [arms.evidence.levels.index(one) for one in fitted.policy.choices]
     assert {arm for arm, _ in fitted.policy.choices} == {1}
     np.testing.assert_array_equal(fitted.known.accuracy, levels.accuracy[:, numbers])
     with pytest.raises(ConfigError, match="huge"):
@@ -395,9 +391,7 @@ def test_a_single_arm_is_tuned_on_training_questions_only() -> None:
         (answers.question >= 40) & (answers.answer != UNPARSED), ~answers.correct, answers.correct
     )
     pool = replace(arms.pool, answers=replace(answers, correct=changed))
-    one, other = (
-        OnlyArm("large")(each, train) for each in (arms, replace(arms, pool=pool, _rule_results={}))
-    )
+    one, other = (OnlyArm("large")(each, train) for each in (arms, replace(arms, pool=pool)))
     assert one.prices == other.prices
     assert one.known is not None
     assert other.known is not None
@@ -462,7 +456,7 @@ def test_a_single_efficient_arm_of_several_is_judged_by_its_own_samples() -> Non
     assert isinstance(fitted.policy, SequentialPolicy)
     assert fitted.policy.table is None
     own = make_pool(arms=("small",))
-    alone = replace(experiment, pool=own, _rule_results={})
+    alone = replace(experiment, pool=own)
     policy = make_fitted(alone, np.arange(60), own.features).policy
     assert isinstance(policy, SequentialPolicy)
     assert policy.table is not None
@@ -485,6 +479,6 @@ def test_rounds_that_no_question_takes_do_not_limit(monkeypatch: pytest.MonkeyPa
 def test_a_policy_is_not_replayed_in_rounds_that_it_was_not_fitted_for() -> None:
     pool = make_pool(arms=("small",))
     free = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=6)
-    policy = make_fitted(free, np.arange(60), pool.features).policy
+    fitted = make_fitted(free, np.arange(60), pool.features)
     with pytest.raises(ConfigError, match="max_rounds 2"):
-        replay_evidence(replace(free, max_rounds=2, _rule_results={}), policy, pool.features)
+        replace(free, max_rounds=2).run(replace(fitted, known=None))

@@ -126,7 +126,7 @@ def test_rules_are_replayed_as_by_episodes(small: Pool, max_rounds: int) -> None
         policy = RulePolicy("rule", experiment.dense_levels, (rule,), PriceSchedule((1.0,)))
         none = policy.prepare_features(small.features)
         by_episode = experiment.replay._run_episode(policy, 1.0, none, 1.0)
-        by_block = experiment.replay.run_block(policy, (1.0,), none, 1.0)
+        by_block = experiment.replay.run(policy, (1.0,), none, 1.0)
         for one in fields(ReplayResult):
             expected = getattr(by_episode, one.name)
             np.testing.assert_array_equal(getattr(found, one.name)[:, i], expected)

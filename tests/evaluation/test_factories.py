@@ -29,9 +29,7 @@ def experiment_of(pool: Pool, samples: tuple[int, ...] = LEVELS) -> Experiment:
 
 def run_at(experiment: Experiment, fitted: FittedPolicy, price: float) -> ReplayResult:
     """Return the results of a fitted policy at one price, (N,)."""
-    return experiment.replay.run(fitted.policy, (price,), features=fitted.prepared_features).mix(
-        0, 0.0
-    )
+    return experiment.run(fitted, (price,)).mix(0, 0.0)
 
 
 def bundle_bytes(
@@ -127,8 +125,8 @@ def test_fixed_and_random_use_every_level_and_the_mixture_only_efficient_ones(
         assert isinstance(policy, RulePolicy)
         rules = [rule.n_samples for rule in policy.rules if isinstance(rule, FixedRule)]
         assert max(rules) == most
-    assert POLICY_FACTORIES["fixed"](experiment, every).is_stepped
-    assert not POLICY_FACTORIES["random"](experiment, every).is_stepped
+    assert POLICY_FACTORIES["fixed"](experiment, every).policy.is_stepped
+    assert not POLICY_FACTORIES["random"](experiment, every).policy.is_stepped
 
 
 def test_longest_first_uses_the_length_column(small: Pool) -> None:
@@ -159,7 +157,7 @@ def test_router_has_a_classifier_per_budget_and_two_more(small: Pool) -> None:
 def test_router_takes_another_classifier(small: Pool) -> None:
     experiment = replace(experiment_of(small), classifier="logistic", cost_sensitive=True)
     fitted = POLICY_FACTORIES["router"](experiment, np.arange(len(small)))
-    cost = experiment.replay.run(fitted.policy, fitted.prices).cost.mean(axis=0)
+    cost = experiment.run(fitted).cost.mean(axis=0)
     assert cost[0] < cost[-1]
 
 

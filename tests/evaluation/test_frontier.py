@@ -23,12 +23,7 @@ def frontier_of(experiment: Experiment, name: str, **settings: float) -> PriceFr
 
 def final_cost(frontier: PriceFrontier, price: float) -> float:
     """Return the cost of the final policy on its training questions, by a replay of its own."""
-    experiment, final = frontier.score.experiment, frontier.final
-    sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
-    result = experiment.replay.run(
-        final.policy, (price,), sample_cost=sample_cost, features=final.prepared_features
-    )
-    return float(result.cost.mean())
+    return float(frontier.score.experiment.run(frontier.final, (price,)).cost.mean())
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def bundle(policy: SequentialPolicy, tmp_path_factory: pytest.TempPathFactory) -
 def test_an_informative_signal_makes_held_out_answers_more_accurate(
     telling: Experiment, name: str
 ) -> None:
-    votes_only = replace(telling, use_confidence=False, _rule_results={})
+    votes_only = replace(telling, use_confidence=False)
     found, votes = (score_held_out(one, find_factory(name)) for one in (telling, votes_only))
     assert found.read(3.0).accuracy > votes.read(3.0).accuracy + 0.05
 
@@ -129,7 +129,7 @@ def test_a_score_that_speaks_against_samples_or_that_is_a_grade_is_not_used(
 def test_a_shuffled_signal_leaves_the_policy_at_votes_alone(tmp_path: Path) -> None:
     rows = shuffle(make_rows(VERIFIER), VERIFIER)
     shuffled = open_experiment(tmp_path, rows)
-    votes_only = replace(shuffled, use_confidence=False, _rule_results={})
+    votes_only = replace(shuffled, use_confidence=False)
     assert not used_signals(fit(shuffled))
     curve, votes = (score_held_out(one, make_sequential) for one in (shuffled, votes_only))
     assert (curve.cost == votes.cost).all()

@@ -13,7 +13,7 @@ from adacompute.core.types import IntArray, UtilityTable
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import make_router
-from adacompute.evaluation.held_out import score_held_out
+from adacompute.evaluation.held_out import HeldOutCurve, replay_splits
 from adacompute.evaluation.imitation import measure_imitation, score_imitation
 from adacompute.evaluation.pool import Pool
 from test_support.populations import make_population
@@ -128,6 +128,7 @@ def test_router_that_is_told_the_oracles_level_imitates_it_exactly_under_ties() 
     level = oracle.choice.astype(np.float32)[:, None]
     experiment = Experiment(replace(pool, features=level), (1, 2, 4), (1.5,))
     every = np.arange(60)
-    curve = score_held_out(experiment, make_router, [(every, every)])
+    folds = replay_splits(experiment, make_router, [(every, every)])
+    curve = HeldOutCurve(tuple(folds), key)
     found = score_imitation(experiment, curve, 1.5)
     assert (found["imitation"], found["oracle_gap"], found["regret"]) == (1.0, 0.0, 0.0)

@@ -124,7 +124,7 @@ def test_the_variance_is_that_of_fits_to_new_questions(
     for seed in range(12):
         experiment = experiment_of(150, seed)
         final = find_factory("sequential")(experiment, np.arange(150))
-        result = target.replay.run(final.policy, final.prices)
+        result = target.run(replace(final, features=target.pool.features))
         cost, accuracy = result.cost.mean(axis=0), result.accuracy.mean(axis=0)
         gain.append(np.interp(3.0, np.maximum.accumulate(cost), accuracy))
         factory = find_factory("sequential")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from adacompute.evaluation.evidence import Evidence
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.policies.arm_samples import ArmSamples
+from adacompute.policies.policy import Policy
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.prior import Prior
 from adacompute.policies.rule_policy import Rule, RulePolicy
@@ -35,9 +37,18 @@ def alone(rule: Rule) -> RulePolicy:
     return RulePolicy("rule", EVERY, (rule,), PriceSchedule((1.0,)))
 
 
+def run_all(
+    replay: Replay, policy: Policy, prices: Sequence[float], sample_cost: float = 1.0
+) -> ReplayResult:
+    """Return the results of a policy on the questions of all blocks, (N, prices)."""
+    features = policy.prepare_features(replay.pool.features)
+    found = [one.run(policy, prices, features[rows], sample_cost) for rows, one in replay.blocks()]
+    return ReplayResult.concatenate(found)
+
+
 def run_alone(replay: Replay, rule: Rule, sample_cost: float = 1.0) -> ReplayResult:
     """Return the results of one rule, (N,)."""
-    return replay.run(alone(rule), (1.0,), sample_cost=sample_cost).mix(0, 0.0)
+    return run_all(replay, alone(rule), (1.0,), sample_cost).mix(0, 0.0)
 
 
 def numbered(pool: Pool) -> Pool:
@@ -115,9 +126,8 @@ def test_policy_decides_by_the_given_sample_cost(small: Pool) -> None:
             seen.append(state.cost[0].tolist())
             return super().decide(state, price)
 
-    Replay(small, 2, 8).run(
-        Curious("rule", EVERY, (FixedRule(2),), PriceSchedule((1.0,))), (1.0,), sample_cost=2.5
-    )
+    policy = Curious("rule", EVERY, (FixedRule(2),), PriceSchedule((1.0,)))
+    run_all(Replay(small, 2, 8), policy, (1.0,), sample_cost=2.5)
     assert seen[0] == [2.5 * n for n in range(1, 9)]
     assert seen[1] == [0.0, 0.0, *(2.5 * n for n in range(1, 7))]
 
@@ -177,7 +187,7 @@ def test_the_index_path_equals_the_episode_path(
     policy, prices = sequential(pool, max_samples), np.geomspace(1.0, 1e-4, 9).tolist()
     replay = Replay(pool, orders, int(rng.integers(max_samples, n_samples + 1)), seed % 7)
     features = policy.prepare_features(pool.features)
-    fast = replay.run(policy, prices, sample_cost=0.7)
+    fast = run_all(replay, policy, prices, sample_cost=0.7)
     slow = ReplayResult.side_by_side(
         [replay._run_episode(policy, price, features, 0.7) for price in prices]
     )
@@ -196,13 +206,13 @@ def test_blocks_give_the_same_results_as_one_block(
     telling = replace(small, logprob=np.linspace(-1, 0, len(small.sample_cost)))
     prices, policy = (0.1, 0.01), sequential(small, 6)
     whole = Replay(telling, 7, 6)
-    expected = [whole.run(policy, prices), whole.run(alone(RetryRule(2, 6)), (1.0,))]
+    expected = [run_all(whole, policy, prices), run_alone(whole, RetryRule(2, 6))]
     ties = whole.tie_gains(6)
     monkeypatch.setattr(replay_module, "BLOCK_SIZE", 17)
     monkeypatch.setattr(replay_module, "MAX_CACHED_BLOCKS", max_cached)
     blocks = Replay(telling, 7, 6)
     assert len(list(blocks.blocks())) == 8
-    found = [blocks.run(policy, prices), blocks.run(alone(RetryRule(2, 6)), (1.0,))]
+    found = [run_all(blocks, policy, prices), run_alone(blocks, RetryRule(2, 6))]
     for one, other in zip(expected, found, strict=True):
         for column in fields(ReplayResult):
             assert np.array_equal(getattr(one, column.name), getattr(other, column.name))
@@ -214,13 +224,13 @@ def test_blocks_give_the_same_results_as_one_block(
 def test_results_of_a_question_do_not_depend_on_other_questions(small: Pool) -> None:
     rows = np.arange(1, len(small), 7)
     policy = sequential(small, 6)
-    every, some = (Replay(p, 9, 6).run(policy, (0.1, 0.01)) for p in (small, small.take(rows)))
+    every, some = (run_all(Replay(p, 9, 6), policy, (0.1, 0.01)) for p in (small, small.take(rows)))
     assert np.array_equal(every.cost[rows], some.cost)
     assert np.array_equal(every.accuracy[rows], some.accuracy)
 
 
 def test_a_mixture_of_two_settings_has_the_mean_of_their_results(small: Pool) -> None:
-    result = Replay(small, 5, 6).run(sequential(small, 6), (0.1, 0.01))
+    result = run_all(Replay(small, 5, 6), sequential(small, 6), (0.1, 0.01))
     assert (result.mix(0, 0.25).cost == 0.75 * result.cost[:, 0] + 0.25 * result.cost[:, 1]).all()
     assert (result.mix(1, 0.0).cost == result.cost[:, 1]).all()
     rows = [np.array([1, 3]), np.array([0, 2])]
@@ -277,8 +287,7 @@ def test_samples_of_two_arms_take_a_round_each_and_uniform_ones_take_one() -> No
     found = []
     for policy in (escalating_policy(), uniform_policy(3)):
         evidence = Evidence(samples, policy.max_by_arm, 4, 0, False, np.zeros(n_questions))
-        result = evidence.run_policy(policy, features)
-        assert result is not None
+        result = evidence.run(policy, features)
         taken = evidence.measure_latency(policy, 0.1, features)
         assert taken is not None
         known = (result.cost, result.n_samples, result.n_rounds)

@@ -105,7 +105,7 @@ def test_a_policy_that_stops_early_saves(easy: Experiment) -> None:
 
 
 def test_a_vote_that_is_cut_off_by_rounds_is_not_decided(easy: Experiment) -> None:
-    limited = replace(easy, max_rounds=2, _rule_results={})
+    limited = replace(easy, max_rounds=2)
     for experiment, has_way in ((easy, True), (limited, False)):
         found = state(experiment, Today(5))
         assert ("decided votes" in [way["way"] for way in found["ways"]]) == has_way

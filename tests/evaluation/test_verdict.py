@@ -110,7 +110,7 @@ def test_the_gain_of_retrying_unparsed_samples_is_separate(experiment_of: Make) 
 
 
 def test_rounds_are_limited(telling: Experiment) -> None:
-    limited = replace(telling, max_rounds=2, _rule_results={})
+    limited = replace(telling, max_rounds=2)
     found = calibrate_at(limited, 3.0)
     assert found["max_rounds"] == 2
     assert 1.0 < found["rounds"] <= 2.0

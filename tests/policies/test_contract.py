@@ -162,14 +162,14 @@ def test_only_stopping_rules_continue_after_the_first_level(
 def test_a_lower_price_never_spends_less_in_training(
     experiment: Experiment, fitted: FittedPolicy, name: str
 ) -> None:
-    means = experiment.replay.run(fitted.policy, fitted.prices).cost.mean(axis=0)
+    means = experiment.run(fitted).cost.mean(axis=0)
     assert means[-1] > means[0]
     if name == "router":  # each price has its own classifier, so this usually holds
         assert (np.diff(means) > -0.25).all()
     else:
         assert (np.diff(means) >= -1e-9).all()
     middle = [(first * after) ** 0.5 for first, after in itertools.pairwise(fitted.prices)]
-    halfway = experiment.replay.run(fitted.policy, middle).cost.mean(axis=0).tolist()
+    halfway = experiment.run(fitted, middle).cost.mean(axis=0).tolist()
     for between, ends in zip(halfway, itertools.pairwise(means.tolist()), strict=True):
         lowest, highest = sorted(ends)
         # Mixing is pseudo-random, so a mean may be slightly outside.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, number_classes
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.core.votes import weighted_accuracy
+from adacompute.core.votes import majority_accuracy
 from adacompute.policies.description import (
     LEADER,
     describe,
@@ -133,7 +133,7 @@ def test_accuracy_of_the_vote_is_that_of_weighted_votes(row: Row, accuracy: list
     found = describe(label, np.zeros(label.shape), weight, row.counts)
     own = np.array([accuracy])
     by_sample = np.where(label == UNPARSED, 0.0, own[0][label])
-    expected = weighted_accuracy(label, by_sample, weight)
+    expected = majority_accuracy(label, by_sample, weight)
     assert vote_accuracy(found.leads, own) == pytest.approx(expected)
 
 

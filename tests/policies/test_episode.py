@@ -17,6 +17,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
 from adacompute.policies.uniform import FixedRule
+from test_support.episodes import find_winner
 
 MAX_SAMPLES = 6
 records = st.integers(1, 5).flatmap(
@@ -46,7 +47,7 @@ def test_feeding_samples_step_by_step_equals_a_replay(answer: IntArray) -> None:
         episode = episode.feed(SampleMatrix(answer[:, :upto])).decide()
     replayed = run_episode(begin(answer).decide())
     assert episode.state.observed.n_samples.tolist() == replayed.state.observed.n_samples.tolist()
-    assert episode.winner().tolist() == replayed.winner().tolist()
+    assert find_winner(episode).tolist() == find_winner(replayed).tolist()
 
 
 @given(records)
@@ -55,7 +56,7 @@ def test_a_block_equals_its_questions_one_by_one(answer: IntArray) -> None:
     for i in range(len(answer)):
         alone = run_episode(begin(answer[i : i + 1]).decide())
         assert alone.state.observed.n_samples[0] == block.state.observed.n_samples[i]
-        assert alone.winner()[0] == block.winner()[i]
+        assert find_winner(alone)[0] == find_winner(block)[i]
         assert alone.state.level[0] == block.state.level[i]
 
 
@@ -65,7 +66,7 @@ def test_the_winner_is_the_first_sample_of_the_leading_class(answer: IntArray) -
     for row, size, won in zip(
         answer.tolist(),
         ended.state.observed.n_samples.tolist(),
-        ended.winner().tolist(),
+        find_winner(ended).tolist(),
         strict=True,
     ):
         votes = Counter(a for a in row[:size] if a >= 0)
@@ -111,7 +112,7 @@ def test_the_number_of_rounds_is_limited() -> None:
 def test_a_question_without_samples_has_no_level_and_no_answer() -> None:
     ended = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64), rounds=0).decide()
     assert ended.state.level.tolist() == [NO_LEVEL]
-    assert ended.winner().tolist() == [-1]
+    assert find_winner(ended).tolist() == [-1]
     assert ended.feed(ended.state.observed.samples).state.cost.tolist() == ended.cost.tolist()
 
 
@@ -133,14 +134,14 @@ def test_a_repeated_episode_equals_separate_episodes(answer: IntArray, times: in
     assert (
         repeated.state.observed.n_samples.tolist() == from_start.state.observed.n_samples.tolist()
     )
-    assert repeated.winner().tolist() == from_start.winner().tolist()
+    assert find_winner(repeated).tolist() == find_winner(from_start).tolist()
     assert repeated.state.key.tolist() == np.repeat(once.state.key, times).tolist()
 
 
 def test_a_started_episode_has_no_winner() -> None:
     once = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64))
     longer = once.feed(SampleMatrix(np.zeros((3, MAX_SAMPLES), dtype=np.int64)))
-    assert longer.winner().tolist() == [-1]
+    assert find_winner(longer).tolist() == [-1]
 
 
 def test_an_episode_with_samples_cannot_be_repeated() -> None:
@@ -162,5 +163,5 @@ def test_ties_can_be_broken_by_log_probability() -> None:
     ended = run_episode(begin(answer, FixedRule(4)).decide())
     observed = replace(ended.state.observed, samples=SampleMatrix(answer, logprob=logprob))
     ended = replace(ended, state=replace(ended.state, observed=observed))
-    assert ended.winner().tolist() == [0]
-    assert ended.winner(tie_break="logprob").tolist() == [1]
+    assert find_winner(ended).tolist() == [0]
+    assert find_winner(ended, tie_break="logprob").tolist() == [1]

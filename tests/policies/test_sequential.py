@@ -44,7 +44,9 @@ def population(
 
 def fit_answers(features: Float32Array, answers: Answers) -> SequentialPolicy:
     profile = response_profile(answers, MAX_SAMPLES)
-    return fit_by_votes(features, profile, StateSums(answers, MAX_SAMPLES), LEVELS)
+    every = np.arange(len(answers))
+    sums = StateSums(answers, MAX_SAMPLES)
+    return fit_by_votes(features, profile, sums, LEVELS, rows=every, group=every.astype(np.uint64))
 
 
 def fit(size: int, *, telling: float, seed: int = 0) -> SequentialPolicy:

@@ -27,6 +27,7 @@ from adacompute.policies.uniform import FixedRule, RetryRule
 from adacompute.sampling.blocks import decide, question_features
 from adacompute.sampling.session import AnySample, ParsedAnswer, Request, Session
 from test_support.arm_policies import escalating_policy, uniform_policy
+from test_support.episodes import find_winner
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "fixed": (FixedRule(3),),
@@ -92,7 +93,7 @@ def replay(
         max_rounds=max_rounds or UNLIMITED_ROUNDS,
     ).decide()
     done = run_episode(episode)
-    chosen = int(done.winner(tie_break=bundle.tie_break)[0])
+    chosen = int(find_winner(done, tie_break=bundle.tie_break)[0])
     return int(done.state.observed.n_samples[0]), chosen if chosen >= 0 else None
 
 

@@ -153,7 +153,7 @@ def _score(
     """Score refits of an estimator on held-out questions; return the estimator's own fit, too."""
     factory = estimator.make_factory(samples)
     experiment = estimator.make_experiment(samples, math.inf if budget is None else budget)
-    experiment = replace(experiment, max_rounds=check_rounds(max_rounds), _rule_results={})
+    experiment = replace(experiment, max_rounds=check_rounds(max_rounds))
     if not estimator.policy_.plans_for(max_rounds):
         estimator.learn(samples, experiment, fit_for_rounds(experiment, factory))
     final = estimator.as_fitted(samples, experiment, np.arange(len(experiment.pool)))

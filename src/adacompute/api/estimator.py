@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError, NotFittedError
-from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.features.embedding import pin_encoder
 from adacompute.policies.bundle import Bundle, save_bundle
@@ -157,11 +156,7 @@ class Estimator:
         prices = getattr(self, "prices_", None) or price_grid(1.0 / experiment.sample_cost(train))
         rows = samples.positions(experiment.pool.key)
         features = samples.features(self.to_bundle().features)[rows]
-        policy = self.policy_
-        known = replay_evidence(experiment, policy, features)
-        return FittedPolicy(
-            policy, tuple(prices), features, is_stepped=policy.is_stepped, known=known
-        )
+        return FittedPolicy(self.policy_, tuple(prices), features)
 
     def _check_levels(self, limit: int) -> tuple[int, ...]:
         """Return the levels of the fitted policy, or refuse those that cannot be replayed."""

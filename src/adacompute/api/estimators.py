@@ -135,7 +135,7 @@ class RegisteredEstimator(Estimator):
             rows = samples.positions(experiment.pool.key)
             features = samples.features(self.features)[rows]
             changed["pool"] = replace(experiment.pool, features=features)
-        return replace(experiment, **changed, _rule_results={}) if changed else experiment
+        return replace(experiment, **changed) if changed else experiment
 
     def _notes(self, samples: Samples, experiment: Experiment) -> dict[str, Any]:
         fitting = ("classifier", "cost_sensitive", "draft", "seed", "use_confidence")

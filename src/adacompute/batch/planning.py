@@ -248,9 +248,10 @@ def _plan_utilities(batch: PlannedBatch, total: float) -> BatchPlan:
     n_questions = batch.n_questions
     read = partial(read_utilities, batch)
     sample = join_tables(list(read(sampled=True)))
-    cutoff, spent = find_block_cutoff(read, sample, total / n_questions)
+    found = find_block_cutoff(read, sample, total / n_questions)
     curve = _sample_curve(sample)
-    return BatchPlan(n_questions, total, cutoff.price, float(spent), curve, cutoff)
+    price, spent = found.cutoff.price, float(found.cost)
+    return BatchPlan(n_questions, total, price, spent, curve, found.cutoff)
 
 
 def _sample_curve(sample: UtilityTable) -> CostCurve:

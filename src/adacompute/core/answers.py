@@ -79,6 +79,10 @@ class ClassCounts(NamedTuple):
     n_correct: IntArray
     n_unparsed: IntArray
 
+    def take(self, rows: slice) -> ClassCounts:
+        """Return these questions."""
+        return ClassCounts(*(column[rows] for column in self))
+
 
 @dataclass(frozen=True, eq=False)
 class Answers:
@@ -162,6 +166,22 @@ class Answers:
             for cells in (cell, cell[self.correct[parsed]])
         )
         return ClassCounts(n_samples, n_correct, self.n_samples - self.n_parsed)
+
+    def count_kinds(self) -> tuple[ClassCounts, IntArray]:
+        """Return the counts of each kind of question, and the kind of every question.
+
+        Questions with the same counts, in whatever order of classes, are of one kind and have the
+        same estimates: a million questions with 16 samples are some thousand kinds. Classes are
+        sorted, largest first; of the same size, the more accurate comes first.
+        """
+        counts, correct, unparsed = self.count_classes()
+        width = max(1, int((counts > 0).sum(axis=1).max(initial=0)))
+        order = np.lexsort((-correct, -counts), axis=1)[:, :width]
+        columns = [np.take_along_axis(one, order, axis=1) for one in (counts, correct)]
+        rows = np.column_stack([*columns, unparsed])
+        kinds, kind_of = np.unique(rows, axis=0, return_inverse=True)
+        found = ClassCounts(kinds[:, :width], kinds[:, width:-1], kinds[:, -1])
+        return found, kind_of.reshape(-1)
 
     def take(self, rows: IntArray | BoolArray) -> Answers:
         """Return these questions."""

@@ -94,14 +94,10 @@ def _classes_by_category(answers: Answers) -> IntArray:
     found = np.full((size, 3 + SLOTS), UNPARSED, dtype=np.int64)
     best = np.where(is_correct, count, 0).argmax(axis=1)
     found[:, 0] = np.where(is_correct.any(axis=1), best, width)
-    wrong = np.where(is_correct, 0, count)
-    order = np.argsort(-wrong, axis=1, kind="stable")
-    for slot in range(SLOTS):
-        new = width + 1 + slot
-        if slot >= width:
-            found[:, 2 + slot] = new
-            continue
-        known = np.take_along_axis(wrong, order, axis=1)[:, slot] > 0
-        found[:, 2 + slot] = np.where(known, order[:, slot], new)
-    found[:, 2 + SLOTS] = width + 1 + SLOTS
+    wrong = np.pad(np.where(is_correct, 0, count), ((0, 0), (0, SLOTS)))
+    order = np.argsort(-wrong, axis=1, kind="stable")[:, :SLOTS]
+    new = width + 1 + np.arange(1 + SLOTS)
+    is_known = np.take_along_axis(wrong, order, axis=1) > 0
+    found[:, 2 : 2 + SLOTS] = np.where(is_known, order, new[:SLOTS])
+    found[:, 2 + SLOTS] = new[SLOTS]
     return found

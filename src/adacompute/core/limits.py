@@ -42,10 +42,10 @@ MAX_STEPS = 200
 
 @dataclass(frozen=True, eq=False)
 class _Mixed:
-    """A randomised allocation: one level per question, or weights of several levels."""
+    """A randomised allocation: the probability of every level, (N, K), and one of the levels."""
 
     choice: IntArray
-    weights: Mapping[int, Mapping[int, float]]
+    weights: FloatArray
     prices: FloatArray
 
 
@@ -72,11 +72,10 @@ def solve_limits(table: UtilityTable, budget: float, limits: Mapping[str, float]
         raise ConfigError(f"budget and limits must be finite numbers, got {bounds.tolist()}")
     tables = [table.cost, *(table.extra_costs[name] for name in names)]
     costs = np.stack([np.broadcast_to(cost, table.utility.shape) for cost in tables])
-    for name, cost, bound, room in zip(
-        ["cost", *names], costs, bounds, _totals(costs, bounds), strict=True
-    ):
+    totals = _totals(costs, bounds)
+    for name, cost, bound, total in zip(["cost", *names], costs, bounds, totals, strict=True):
         cheapest = sum_cost(cost.min(axis=1))
-        if cheapest > room:
+        if cheapest > total:
             raise InfeasibleBudget(
                 f"a mean budget of {bound:.9g} on {name} is below "
                 f"{float(cheapest / len(table)):.9g}, the mean of every question's cheapest level: "
@@ -96,11 +95,10 @@ def _totals(costs: FloatArray, bounds: FloatArray) -> list[Fraction]:
 def _solve_one(table: UtilityTable, cost: FloatArray, bound: float) -> _Mixed:
     """Solve with the first cost only."""
     found = solve(UtilityTable(table.utility, cost, table.key), bound)
-    split = found.split
-    weights = {
-        int(q): {int(level): float(p)} | ({int(found.choice[q]): 1.0 - p} if p < 1 else {})
-        for q, level, p in zip(split.question, split.level, split.probability, strict=True)
-    }
+    split, weights = found.split, np.zeros(table.utility.shape)
+    weights[np.arange(len(table)), found.choice] = 1.0
+    weights[split.question, found.choice[split.question]] -= split.probability
+    weights[split.question, split.level] += split.probability
     return _Mixed(found.choice, weights, np.array([found.price]))
 
 
@@ -149,68 +147,53 @@ def _solve_mixed(table: UtilityTable, costs: FloatArray, bounds: FloatArray) -> 
             high, over, value_high, slope_high = price, middle, value, slope
         if value <= corner + tolerance:
             break
-    mixed = _blend(under, over, share=slope_high / (slope_high - slope_low))
-    return replace(mixed, prices=(under if value_low < value_high else over).prices)
+    share = slope_high / (slope_high - slope_low)
+    blend = share * under.weights + (1.0 - share) * over.weights
+    weights = np.where(under.weights == over.weights, over.weights, blend)
+    return _Mixed(over.choice, weights, (under if value_low < value_high else over).prices)
 
 
 def _mean(values: FloatArray, mixed: _Mixed) -> float:
     """Return the mean of an (N, K) quantity under a randomised allocation."""
-    total = float(values[np.arange(len(values)), mixed.choice].sum())
-    for q, weights in mixed.weights.items():
-        total += sum(w * values[q, level] for level, w in weights.items())
-        total -= values[q, mixed.choice[q]]
-    return total / len(values)
-
-
-def _blend(under: _Mixed, over: _Mixed, *, share: float) -> _Mixed:
-    """Mix two allocations: ``under`` with probability ``share``, else ``over``."""
-    touched = set(np.flatnonzero(under.choice != over.choice).tolist())
-    touched |= set(under.weights) | set(over.weights)
-    weights = {}
-    for q in touched:
-        parts: dict[int, float] = {}
-        for mixed, weight in ((under, share), (over, 1.0 - share)):
-            own = mixed.weights.get(q, {int(mixed.choice[q]): 1.0})
-            for level, w in own.items():
-                parts[level] = parts.get(level, 0.0) + weight * w
-        weights[q] = {level: w for level, w in parts.items() if w > 0.0}
-    return _Mixed(over.choice, weights, over.prices)
+    return float((values * mixed.weights).sum()) / len(values)
 
 
 def _purify(table: UtilityTable, costs: FloatArray, mixed: _Mixed) -> _Mixed:
     """Shift weights, without changing any mean cost, until few questions are split."""
-    choice = mixed.choice.copy()
-    weights = {q: dict(w) for q, w in sorted(mixed.weights.items())}
-    for q in [q for q, w in weights.items() if len(w) == 1]:
-        choice[q] = next(iter(weights.pop(q)))
-    while len(weights) > len(costs):
-        few = list(itertools.islice(weights, len(costs) + 1))
-        cells = [(q, level) for q in few for level in weights[q]]
-        row, column = np.array(cells).T
-        sums = np.array([[float(q == r) for q in row] for r in few])
+    choice, weights = mixed.choice.copy(), mixed.weights.copy()
+    n_levels = (weights > 0).sum(axis=1)
+    whole, split = n_levels == 1, np.flatnonzero(n_levels > 1)
+    choice[whole] = weights[whole].argmax(axis=1)
+    while len(split) > len(costs):
+        few = split[: len(costs) + 1]
+        at, column = np.nonzero(weights[few])
+        row = few[at]
+        sums = (few[:, None] == row).astype(np.float64)
         change = np.linalg.svd(np.vstack([sums, costs[:, row, column]]))[2][-1]
         if float(change @ table.utility[row, column]) < 0:
             change = -change
-        old = np.array([weights[q][level] for q, level in cells])
+        old = weights[row, column]
         room = np.divide(old, -change, out=np.full(len(old), np.inf), where=change < -TOLERANCE)
         new = old + room.min() * change
         new[int(room.argmin())] = 0.0
-        for (q, level), w in zip(cells, new.tolist(), strict=True):
-            weights[q][level] = w
-        for q in few:
-            weights[q] = {level: w for level, w in weights[q].items() if w > 0.0}
-            if len(weights[q]) == 1:
-                choice[q] = next(iter(weights.pop(q)))
+        weights[row, column] = np.maximum(new, 0.0)
+        whole = (weights[few] > 0).sum(axis=1) == 1
+        choice[few[whole]] = weights[few[whole]].argmax(axis=1)
+        split = np.concatenate([few[~whole], split[len(few) :]])
+    whole = np.delete(np.arange(len(table)), split)
+    weights[whole] = np.arange(table.n_levels) == choice[whole, None]
     return _Mixed(choice, weights, mixed.prices)
 
 
-def _round(table: UtilityTable, costs: FloatArray, bounds: FloatArray, mixed: _Mixed) -> IntArray:
+def _round(
+    table: UtilityTable, costs: FloatArray, totals: list[Fraction], mixed: _Mixed
+) -> IntArray:
     """Replace split questions by the best combination of single levels that overspends nothing."""
-    rows = np.array(list(mixed.weights), dtype=np.int64)
+    rows = np.flatnonzero((mixed.weights > 0).sum(axis=1) > 1)
     choice = mixed.choice.copy()
     fixed = np.delete(np.arange(len(table)), rows)
     spent = [sum_cost(cost[fixed, choice[fixed]]) for cost in costs]
-    room = [total - used for total, used in zip(_totals(costs, bounds), spent, strict=True)]
+    room = [total - used for total, used in zip(totals, spent, strict=True)]
     best = -np.inf
     for levels in itertools.product(range(table.n_levels), repeat=len(rows)):
         pick = np.array(levels, dtype=np.int64)
@@ -218,11 +201,11 @@ def _round(table: UtilityTable, costs: FloatArray, bounds: FloatArray, mixed: _M
         extra = [sum_cost(cost[rows, pick]) for cost in costs]
         if value > best and all(e <= r for e, r in zip(extra, room, strict=True)):
             best, choice[rows] = value, pick
-    return choice if best > -np.inf else _repair(table, costs, bounds, choice)
+    return choice if best > -np.inf else _repair(table, costs, totals, choice)
 
 
 def _repair(
-    table: UtilityTable, costs: FloatArray, bounds: FloatArray, choice: IntArray
+    table: UtilityTable, costs: FloatArray, totals: list[Fraction], choice: IntArray
 ) -> IntArray:
     """Move one question at a time, with the smallest loss per saving, until all limits hold."""
     rows = np.arange(len(table))
@@ -230,7 +213,6 @@ def _repair(
     scale = np.where(max_costs > 0, max_costs, 1.0)
     while True:
         spent = [sum_cost(cost[rows, choice]) for cost in costs]
-        totals = _totals(costs, bounds)
         over = [used - total for total, used in zip(totals, spent, strict=True)]
         if max(over) <= 0:
             return choice
@@ -252,18 +234,12 @@ def _finish(
     table: UtilityTable, costs: FloatArray, bounds: FloatArray, mixed: _Mixed, names: list[str]
 ) -> Allocation:
     """Round the mixture to a deterministic choice, and compute the means of both."""
-    size = len(table)
-    choice = _round(table, costs, bounds, mixed)
-    weights = {int(q): {int(mixed.choice[q]): 1.0} for q in np.flatnonzero(choice != mixed.choice)}
-    split = [
-        (q, level, w)
-        for q, own in {**weights, **mixed.weights}.items()
-        for level, w in own.items()
-        if level != choice[q]
-    ]
-    question, level, probability = np.array(split, dtype=np.float64).reshape(-1, 3).T
-    means = [float(cost[np.arange(size), choice].mean()) for cost in costs]
-    utility = float(table.utility[np.arange(size), choice].mean())
+    choice = _round(table, costs, _totals(costs, bounds), mixed)
+    rows, others = np.arange(len(table)), mixed.weights.copy()
+    others[rows, choice] = 0.0
+    question, level = np.nonzero(others)
+    means = [float(cost[rows, choice].mean()) for cost in costs]
+    utility = float(table.utility_of(choice).mean())
     net = table.utility - np.tensordot(mixed.prices, costs, axes=1)
     return Allocation(
         choice=choice,
@@ -271,7 +247,7 @@ def _finish(
         cost=means[0],
         utility=utility,
         bound=max(utility, float(net.max(axis=1).mean() + mixed.prices @ bounds)),
-        split=Split(question.astype(np.int64), level.astype(np.int64), probability),
+        split=Split(question, level, others[question, level]),
         mixed_cost=_mean(costs[0], mixed),
         mixed_utility=_mean(table.utility, mixed),
         prices=dict(zip(names, mixed.prices[1:].tolist(), strict=True)),

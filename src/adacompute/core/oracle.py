@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from adacompute.core.block_cutoff import SAMPLE_SIZE, find_block_cutoff, infeasible
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import (
     Allocation,
@@ -24,23 +25,7 @@ from adacompute.core.types import (
     UtilityTable,
     sum_cost,
 )
-from adacompute.core.upgrades import (
-    BLOCK_SIZE,
-    Cutoff,
-    Scan,
-    apply_cutoff,
-    choose,
-    envelope,
-    infeasible,
-    locate_cutoff,
-    scan,
-)
-
-BRACKET_SAMPLE = 1 << 17
-"""Questions from which a bracket of prices is estimated before a long table is scanned."""
-
-MAX_BRACKET_RATIO = 64.0
-"""An estimated bracket with a larger ratio of its ends is replaced by all prices."""
+from adacompute.core.upgrades import BLOCK_SIZE, Cutoff, apply_cutoff, choose, envelope
 
 
 def solve(table: UtilityTable, budget: float) -> Allocation:
@@ -59,7 +44,9 @@ def solve(table: UtilityTable, budget: float) -> Allocation:
     if not np.isfinite(budget):
         raise ConfigError(f"budget must be a finite number, got {budget}")
     rounded = _round_budget(table, budget)
-    cutoff = find_cutoff(table, rounded)
+    stride = len(table) // SAMPLE_SIZE
+    sample = table.take(slice(None, None, stride)) if stride > 1 else None
+    cutoff = find_block_cutoff(lambda: table.blocks(BLOCK_SIZE), sample, rounded).cutoff
     choice = np.concatenate([apply_cutoff(block, cutoff) for block in table.blocks(BLOCK_SIZE)])
     found = _allocate(table, rounded, choice, cutoff)
     if rounded == budget:
@@ -74,33 +61,6 @@ def _round_budget(table: UtilityTable, budget: float) -> float:
     cheapest = float(sum_cost(table.costs.min(axis=1)) / len(table))
     fits = cheapest - table.rounding <= budget * (1 + 1e-12)
     return cheapest if fits and budget < cheapest else budget
-
-
-def find_cutoff(table: UtilityTable, budget: float) -> Cutoff:
-    """Find the cutoff of a table in memory without sorting all its upgrades."""
-    low, high = _bracket(table, budget)
-    while True:
-        merged = Scan.merge(scan(block, low=low, high=high) for block in table.blocks(BLOCK_SIZE))
-        cutoff = locate_cutoff(merged, budget=budget, low=low, high=high)
-        if cutoff is not None:
-            return cutoff
-        low, high = (0.0, np.inf) if high > MAX_BRACKET_RATIO * low else (low / 2, high * 2)
-
-
-def _bracket(table: UtilityTable, budget: float) -> tuple[float, float]:
-    """Estimate two prices around the one searched for, from a subset of the questions."""
-    stride = len(table) // BRACKET_SAMPLE
-    if stride < 2:  # noqa: PLR2004 - the sample would be the table
-        return 0.0, np.inf
-    part = table.take(slice(None, None, stride))
-    curve = frontier(part)
-    if curve.cost[0] > budget:
-        return 0.0, np.inf
-    spread = float(part.cost_of(choose(part, curve.price_at(budget))).std())
-    slack = 4.0 * spread / float(np.sqrt(len(part)))
-    low = curve.price_at(budget + slack)
-    high = curve.price_at(budget - slack) if budget - slack > curve.cost[0] else np.inf
-    return low * 0.999, high * 1.001
 
 
 def _allocate(table: UtilityTable, budget: float, choice: IntArray, cutoff: Cutoff) -> Allocation:

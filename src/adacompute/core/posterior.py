@@ -26,7 +26,7 @@ import numpy as np
 from adacompute.core.answers import Answers
 from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable
-from adacompute.core.utility import estimate
+from adacompute.core.utility import estimate, sum_leads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,45 +95,15 @@ def make_question_types(levels: tuple[int, ...] = LEVELS) -> QuestionTypes:
     ]
     probability = np.array(rows)
     tail = np.repeat(probability[:, 5:] / TAIL_ANSWERS, TAIL_ANSWERS, axis=1)
-    wrong = np.concatenate([probability[:, 2:5], tail], axis=1)
-    utility = _majority_accuracy(probability[:, 0], wrong, probability[:, 1], levels)
-    return QuestionTypes(probability, utility)
-
-
-def _majority_accuracy(
-    correct: FloatArray, wrong: FloatArray, unparsed: FloatArray, levels: tuple[int, ...]
-) -> FloatArray:
-    """Return the probability that the majority of independent samples is correct, (G, K).
-
-    Ties are broken uniformly. Counts of independent samples are Poisson variables given their sum.
-    For a given lead of the correct answer, the other answers form a polynomial in the number of
-    samples that they take, for each number of ties.
-    """
-    max_samples = max(levels)
-    value = np.zeros((len(correct), len(levels)))
-    own, rest = _poisson(correct, max_samples), _poisson(unparsed, max_samples)
-    others = [_poisson(share, max_samples) for share in wrong.T]
-    total = _poisson(np.ones(len(correct)), max_samples)
-    for lead in range(1, max_samples + 1):
-        ways = np.zeros((max_samples + 1, max_samples // lead + 1, len(correct)))
-        ways[0, 0] = 1.0
-        for weight in others:
-            ways = _add_class(ways, weight, lead)
-        ways = (ways / np.arange(1, ways.shape[1] + 1)[:, None]).sum(axis=1)
-        for k, size in enumerate(levels):
-            if lead <= size:
-                left = size - lead
-                value[:, k] += own[lead] * (ways[: left + 1] * rest[left::-1][: left + 1]).sum(0)
-    return np.asarray(value / total[list(levels)].T)
-
-
-def _add_class(ways: FloatArray, weight: FloatArray, lead: int) -> FloatArray:
-    """Add an answer that has fewer votes than the lead, or is tied with it."""
-    new = ways * weight[0]
-    for taken in range(1, lead):
-        new[taken:] += ways[:-taken] * weight[taken]
-    new[lead:, 1:] += ways[:-lead, :-1] * weight[lead]
-    return np.asarray(new)
+    classes = np.concatenate([probability[:, :1], probability[:, 2:5], tail], axis=1).T
+    # Counts of independent samples are Poisson variables given their sum.
+    max_samples, accuracy = max(levels), np.zeros(classes.shape)
+    accuracy[0] = 1.0
+    pick = np.stack([_poisson(rate, max_samples) for rate in classes])
+    rest = _poisson(probability[:, 1], max_samples)
+    utility = sum_leads(pick, accuracy, rest, levels, [max_samples] * len(classes))
+    total = _poisson(np.ones(len(probability)), max_samples)[list(levels)]
+    return QuestionTypes(probability, np.asarray((utility / total).T))
 
 
 def _poisson(rate: FloatArray, max_samples: int) -> FloatArray:

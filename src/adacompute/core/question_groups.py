@@ -123,13 +123,13 @@ def find_copies(texts: Sequence[str]) -> IntArray:
     alike: dict[bytes, list[int]] = {}
     for row in first.values():
         alike.setdefault(signs[row], []).append(row)
-    one, other = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    links = []
     for members in alike.values():
         if len(members) > 1 and len(first) <= MAX_COMPARED:
             rows = np.array(members, dtype=np.int64)
-            one.append(rows)
-            other.append(rows[join_similar([_find_triples(bare[row], kinds) for row in members])])
-    return join_linked(len(texts), np.concatenate(one), np.concatenate(other))[label]
+            copies = join_similar([_find_triples(bare[row], kinds) for row in members])
+            links.append((rows, rows[copies]))
+    return join_linked(len(texts), links)[label]
 
 
 def _read_tokens(texts: Sequence[str]) -> tuple[list[CodeArray], IntArray]:

@@ -51,22 +51,22 @@ def join_similar(sets: Sequence[KeyArray]) -> IntArray:
     """
     if len(sets) > MAX_EXACT_SETS:
         sets = _thin(sets, -(-sum(map(len, sets)) // MAX_HASHES))
-    first, second = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    for rows in _find_candidates(sets):
-        for part in _split([sets[row] for row in rows]):
-            label = _compare([sets[row] for row in rows[part]])
-            first.append(rows[part])
-            second.append(rows[part[label]])
-    return join_linked(len(sets), np.concatenate(first), np.concatenate(second))
+    links = [
+        (rows[part], rows[part[_compare([sets[row] for row in rows[part]])]])
+        for rows in _find_candidates(sets)
+        for part in _split([sets[row] for row in rows])
+    ]
+    return join_linked(len(sets), links)
 
 
-def join_linked(size: int, first: IntArray, second: IntArray) -> IntArray:
+def join_linked(size: int, links: Iterable[tuple[IntArray, IntArray]]) -> IntArray:
     """Return the smallest row that each of ``size`` rows is linked with, also through others.
 
-    >>> join_linked(5, np.array([4, 2]), np.array([2, 1])).tolist()
+    >>> join_linked(5, [(np.array([4, 2]), np.array([2, 1]))]).tolist()
     [0, 1, 1, 3, 1]
     """
     label = np.arange(size)
+    first, second = np.concatenate([np.empty((2, 0), dtype=np.int64), *links], axis=1)
     while True:
         one, other = label[first], label[second]
         if np.array_equal(one, other):
@@ -113,7 +113,7 @@ def _link_parts(sets: Sequence[KeyArray]) -> IntArray:
     order = np.argsort(part_hash, axis=0, kind="stable")
     ordered = np.take_along_axis(part_hash, order, axis=0)
     is_equal = ordered[1:] == ordered[:-1]
-    return join_linked(len(sets), order[:-1][is_equal], order[1:][is_equal])
+    return join_linked(len(sets), [(order[:-1][is_equal], order[1:][is_equal])])
 
 
 def _split_labels(label: IntArray) -> Iterator[IntArray]:

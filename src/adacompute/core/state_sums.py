@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.answers import Answers
+from adacompute.core.answers import Answers, ClassCounts
 from adacompute.core.states import (
     BLOCK_SIZE,
     StateMeasure,
     States,
     measure_counts,
-    sorted_classes,
     states,
 )
 
@@ -57,33 +56,27 @@ class StateSums:
     tie_gains: TieGains | None = None
 
     @cached_property
-    def _kinds(self) -> tuple[IntArray, FloatArray, IntArray, IntArray]:
-        """Counts, accuracies and unparsed samples of different questions; the kind of each."""
-        count, accuracy = sorted_classes(self.answers)
-        unparsed = self.answers.n_samples - count.sum(axis=1)
-        rows = np.column_stack([count, accuracy, unparsed])
-        _, first, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        return count[first], accuracy[first], unparsed[first], kind.ravel()
+    def _kinds(self) -> tuple[ClassCounts, IntArray]:
+        """The counts of different questions; the kind of each."""
+        return self.answers.count_kinds()
 
     @cached_property
     def _cached(self) -> list[StateMeasure]:
         return list(self._measure_blocks())
 
     def _measure_blocks(self) -> Iterator[StateMeasure]:
-        count, accuracy, unparsed, _ = self._kinds
-        for start in range(0, len(count), BLOCK_SIZE):
-            rows = slice(start, start + BLOCK_SIZE)
-            counts = count[rows], accuracy[rows], unparsed[rows]
-            yield measure_counts(*counts, self.max_samples, self.reached)
+        counts, _ = self._kinds
+        for start in range(0, len(counts.n_samples), BLOCK_SIZE):
+            block = counts.take(slice(start, start + BLOCK_SIZE))
+            yield measure_counts(block, self.max_samples, self.reached)
 
     @cached_property
     def reached(self) -> IntArray:
         """States that some question can reach; the states before them are among them."""
-        count, _, unparsed, _ = self._kinds
-        table, width = states(), int((count > 0).sum(axis=1).max(initial=0))
+        (count, _, unparsed), _ = self._kinds
+        table, largest = states(), np.zeros(self.max_samples, dtype=np.int64)
         n_states = int(table.first[self.max_samples + 1])
-        largest = np.zeros(self.max_samples, dtype=np.int64)
-        largest[: min(width, self.max_samples)] = count.max(axis=0)[: self.max_samples][:width]
+        largest[: count.shape[1]] = count.max(axis=0)[: self.max_samples]
         padded = np.zeros((n_states, self.max_samples), dtype=np.int64)
         for i, votes in enumerate(table.votes[:n_states]):
             padded[i, : len(votes)] = votes
@@ -107,7 +100,8 @@ class StateSums:
         ``groups`` are assignments of the questions to groups 0, 1, …, size − 1; NO_GROUP leaves a
         question out. The states are those of ``table``.
         """
-        kind, n_kinds = self._kinds[3], len(self._kinds[0])
+        counts, kind = self._kinds
+        n_kinds = len(counts.n_samples)
         first = np.concatenate([[0], np.cumsum(sizes)])
         weight = np.zeros((n_kinds, int(first[-1])))
         for group, start in zip(groups, first, strict=False):

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.answers import UNPARSED
 from adacompute.core.types import hash_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from adacompute.core.answers import ClassCounts
     from adacompute.core.types import FloatArray, IntArray, KeyArray
 
 MAX_SAMPLES = 16
@@ -235,31 +236,15 @@ class StateMeasure:
 
 
 def measure_counts(
-    count: IntArray,
-    accuracy: FloatArray,
-    n_unparsed: IntArray,
-    max_samples: int,
-    rows: IntArray | slice = slice(None),
+    counts: ClassCounts, max_samples: int, rows: IntArray | slice = slice(None)
 ) -> StateMeasure:
-    """Measure some states of questions with these answer classes, see ``sorted_classes``."""
-    subsets, correct = _count_subsets(count, accuracy, max_samples)
+    """Measure some states of questions with these counts of answer classes, largest first."""
+    count, n_correct, n_unparsed = counts
+    subsets, correct = _count_subsets(count, n_correct / np.maximum(count, 1), max_samples)
     partition = _partition_of_state(max_samples)[rows]
     n_samples = n_unparsed + count.sum(axis=1)
     factor = _unparsed_factor(n_unparsed, n_samples, max_samples, rows)
     return StateMeasure(subsets[partition] * factor, correct[partition] * factor)
-
-
-def sorted_classes(answers: Answers) -> tuple[IntArray, FloatArray]:
-    """Return the size and accuracy of each answer class, (N, classes), largest class first.
-
-    Of classes of the same size, the more accurate comes first.
-    """
-    count, n_correct, _ = answers.count_classes()
-    accuracy = n_correct / np.maximum(count, 1)
-    order = np.lexsort((-accuracy, -count), axis=1)
-    count = np.take_along_axis(count, order, axis=1)
-    used = max(1, int((count > 0).any(axis=0).sum()))
-    return count[:, :used], np.take_along_axis(accuracy, order, axis=1)[:, :used]
 
 
 @dataclass(frozen=True, eq=False)

@@ -255,10 +255,11 @@ class UtilityTable:
         for start in range(0, len(self), size):
             yield self.take(slice(start, start + size))
 
-    def cost_of(self, choice: IntArray, *, cost: FloatArray | None = None) -> FloatArray:
+    def cost_of(self, choice: IntArray) -> FloatArray:
         """Return the cost of each question's chosen level."""
-        cost = self.cost if cost is None else cost
-        return cost[choice] if cost.ndim == 1 else cost[np.arange(len(self)), choice]
+        if self.cost.ndim == 1:
+            return self.cost[choice]
+        return self.cost[np.arange(len(self)), choice]
 
     def utility_of(self, choice: IntArray) -> FloatArray:
         """Return the utility of each question's chosen level."""

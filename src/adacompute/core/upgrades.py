@@ -1,42 +1,28 @@
-"""Upgrades: the steps of each question's concave envelope, and the price at which buying stops.
+"""Upgrades: the steps of each question's concave envelope, and the level at a price.
 
 The best allocation within a budget buys upgrades, from any question, in the order of gain per cost,
-until the next one does not fit. Three functions compute this block by block. Their results merge in
-any order to the same answer, so a table never has to be in memory as a whole:
-
-    scan             one pass at two prices: sum the cost of questions for which both prices lead to
-                     the same level, and keep the other questions
-    locate_cutoff    find the exact upgrade at which buying stops, from the questions that were kept
-    apply_cutoff     one pass: the level of each question under that cutoff
-
-Ties between questions are broken by the hash of their keys. This module does not know estimation:
-it takes utilities as true.
+until the next one does not fit. The upgrade at which buying stops is the cutoff; ``block_cutoff``
+finds it. Ties between questions are broken by the hash of their keys. This module does not know
+estimation: it takes utilities as true.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.core.errors import DataError, InfeasibleBudget
 from adacompute.core.types import (
     BoolArray,
     FloatArray,
     IntArray,
     KeyArray,
     UtilityTable,
-    cost_units,
     hash_keys,
-    join_tables,
-    sum_cost,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy.typing as npt
 
 BLOCK_SIZE = 1 << 14
@@ -47,43 +33,6 @@ ROUNDING_TOLERANCE = 2.0**-46
 
 MIN_RATIO = float(np.nextafter(0.0, 1.0))
 """Smallest ratio of a gain to its cost. A price of 0 is reserved for "every upgrade fits"."""
-
-MAX_INT_SUM = 2**62
-"""Sums up to this value fit into 64 bits, even if the estimate of the sum is rounded."""
-
-
-@dataclass(frozen=True, eq=False)
-class Upgrades:
-    """All upgrades with a positive gain, of all questions, in no particular order.
-
-    ``step`` numbers the upgrades of a question, and ``ratio`` is ``gain / extra_cost``.
-    """
-
-    question: IntArray
-    level: IntArray
-    ratio: FloatArray
-    extra_cost: FloatArray
-    gain: FloatArray
-    step: IntArray
-
-
-@dataclass(frozen=True, eq=False)
-class Scan:
-    """Result of one pass at two prices. Scans of different blocks merge in any order."""
-
-    n_questions: int
-    decided_cost: Fraction
-    undecided: UtilityTable
-
-    @staticmethod
-    def merge(scans: Iterable[Scan]) -> Scan:
-        """Merge the scans of different blocks."""
-        parts = list(scans)
-        return Scan(
-            n_questions=sum(part.n_questions for part in parts),
-            decided_cost=sum((part.decided_cost for part in parts), Fraction(0)),
-            undecided=join_tables([part.undecided for part in parts]),
-        )
 
 
 @dataclass(frozen=True)
@@ -101,6 +50,31 @@ class Cutoff:
     key: int | None = None
     level: int = 0
     probability: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Upgrades:
+    """All upgrades with a positive gain, of all questions, in no particular order.
+
+    ``step`` numbers the upgrades of a question, ``ratio`` is ``gain / extra_cost``, and ``tie`` is
+    the hash of the question's key.
+    """
+
+    question: IntArray
+    level: IntArray
+    ratio: FloatArray
+    extra_cost: FloatArray
+    gain: FloatArray
+    step: IntArray
+    tie: KeyArray
+
+    def order(self) -> IntArray:
+        """Return the upgrades in the order in which they are bought."""
+        return np.lexsort((self.step, self.tie, -self.ratio))
+
+    def cutoff_before(self, upgrade: int) -> Cutoff:
+        """Return the cutoff of what comes before an upgrade in this order."""
+        return Cutoff(float(self.ratio[upgrade]), int(self.tie[upgrade]), int(self.step[upgrade]))
 
 
 def envelope(table: UtilityTable) -> tuple[IntArray, Upgrades]:
@@ -141,7 +115,7 @@ def envelope(table: UtilityTable) -> tuple[IntArray, Upgrades]:
         cost, current = cost[goes_on], best[goes_on]
     if not found:
         none, empty = np.empty(0, dtype=np.int64), np.empty(0)
-        return start, Upgrades(none, none, empty, empty, empty, none)
+        return start, Upgrades(none, none, empty, empty, empty, none, none.astype(np.uint64))
     question, level, steps = (np.concatenate(column) for column in zip(*found, strict=True))
     return start, Upgrades(
         question=question,
@@ -150,6 +124,7 @@ def envelope(table: UtilityTable) -> tuple[IntArray, Upgrades]:
         extra_cost=np.concatenate(extra_costs),
         gain=np.concatenate(gains),
         step=steps,
+        tie=hash_keys(table.key)[question],
     )
 
 
@@ -227,79 +202,6 @@ def _own_costs(columns: FloatArray, cost: FloatArray, price: float) -> tuple[Int
     return level, value[level, rows] - second
 
 
-def scan(block: UtilityTable, *, low: float, high: float) -> Scan:
-    """Choose at two prices, sum the cost of equal choices, and keep the other questions.
-
-    A level that is best at both prices is best at every price between them.
-    """
-    (at_high, high_certain), (at_low, low_certain) = _choose_at(block, (high, low))
-    decided = (at_high == at_low) & high_certain & low_certain
-    return Scan(len(block), sum_cost(block.cost_of(at_high)[decided]), block.take(~decided))
-
-
-def locate_cutoff(merged: Scan, *, budget: float, low: float, high: float) -> Cutoff | None:
-    """Find the upgrade at which buying stops; None if its price is not within low and high.
-
-    Raises InfeasibleBudget if not even the cheapest levels fit.
-    """
-    table = merged.undecided
-    start, upgrades = envelope(table)
-    limit = Fraction(budget) * merged.n_questions
-    left = limit - merged.decided_cost - sum_cost(table.cost_of(start))
-    if left < 0:
-        if high == np.inf:
-            raise infeasible(budget, float((limit - left) / merged.n_questions))
-        return None
-    tie = hash_keys(table.key)[upgrades.question]
-    order = np.lexsort((upgrades.step, tie, -upgrades.ratio))
-    n_bought, spent = _afford(upgrades.extra_cost[order], left)
-    if n_bought == len(order):
-        return Cutoff(price=0.0) if low == 0.0 else None
-    at = order[n_bought]
-    price = float(upgrades.ratio[at])
-    if not low <= price <= high:
-        return None
-    _reject_equal_keys(upgrades, tie, order, n_bought)
-    return Cutoff(
-        price=price,
-        tie=int(tie[at]),
-        step=int(upgrades.step[at]),
-        key=int(table.key[upgrades.question[at]]),
-        level=int(upgrades.level[at]),
-        probability=float((left - spent) / Fraction(float(upgrades.extra_cost[at]))),
-    )
-
-
-def infeasible(budget: float, min_cost: float) -> InfeasibleBudget:
-    """Return the error for a budget below the mean cost of every question's cheapest level."""
-    return InfeasibleBudget(
-        f"a mean budget of {budget:.9g} is below {min_cost:.9g}, the mean cost of every question's "
-        "cheapest level: raise the budget or add a cheaper level"
-    )
-
-
-def _afford(cost: FloatArray, left: Fraction) -> tuple[int, Fraction]:
-    """Count how many of the first costs fit into what is left, and sum them exactly."""
-    units = cost_units(float(cost.max(initial=0.0)))
-    counted, room = (cost * units).astype(np.int64), int(left * int(units))
-    if float(cost.sum()) * units < MAX_INT_SUM:
-        spent, room = np.cumsum(counted), min(room, MAX_INT_SUM)
-    else:
-        spent = np.cumsum(counted, dtype=np.object_)
-    count = int(np.searchsorted(spent, room, side="right"))
-    return count, Fraction(int(spent[count - 1]) if count else 0, int(units))
-
-
-def _reject_equal_keys(upgrades: Upgrades, tie: KeyArray, order: IntArray, at: int) -> None:
-    """Raise DataError if two questions with one key are tied at the cutoff: neither comes first."""
-    for other in (at - 1, at + 1):
-        if 0 <= other < len(order):
-            a, b = order[at], order[other]
-            same_rank = upgrades.ratio[a] == upgrades.ratio[b] and tie[a] == tie[b]
-            if same_rank and upgrades.step[a] == upgrades.step[b]:
-                raise DataError("two questions have the same key: give each question its own key")
-
-
 def apply_cutoff(block: UtilityTable, cutoff: Cutoff) -> IntArray:
     """Return each question's level under the cutoff."""
     return apply_cutoffs(block, (cutoff,))[0]
@@ -315,10 +217,9 @@ def apply_cutoffs(block: UtilityTable, cutoffs: tuple[Cutoff, ...]) -> list[IntA
         rows, choice = near[cutoff.price], chosen[cutoff.price][0].copy()
         if len(rows):
             if cutoff.price not in envelopes:
-                part = block.take(rows)
-                envelopes[cutoff.price] = (*envelope(part), hash_keys(part.key))
-            start, upgrades, tie = envelopes[cutoff.price]
-            tie, last = tie[upgrades.question], np.uint64(cutoff.tie)
+                envelopes[cutoff.price] = envelope(block.take(rows))
+            start, upgrades = envelopes[cutoff.price]
+            tie, last = upgrades.tie, np.uint64(cutoff.tie)
             earlier = (tie < last) | ((tie == last) & (upgrades.step < cutoff.step))
             tied = upgrades.ratio == cutoff.price
             bought = (upgrades.ratio > cutoff.price) | (tied & earlier)

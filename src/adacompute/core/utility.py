@@ -16,7 +16,7 @@ This module does not know costs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,7 +83,9 @@ def estimate(
             f"levels {tuple(levels)} need {max(1, max_samples)} samples of every question, one has "
             f"{fewest}: lower the levels or collect more samples"
         )
-    if vote in ("weighted", "best-of") and not _has_scores(answers):
+    if vote == "any":  # the best sample is a correct one
+        answers, vote = replace(answers, score=answers.correct.astype(np.float64)), "best-of"
+    if vote != "majority" and not _has_scores(answers):
         raise DataError(f"vote {vote!r} needs a finite score for every parsed sample")
     error = np.full((len(answers), len(levels)), np.nan)
     if method != "exact":
@@ -91,12 +93,13 @@ def estimate(
     elif vote == "weighted":
         utility = _random_subsets(answers, levels, seed=seed)
     elif vote == "majority":
-        kinds, kind_of = _find_kinds(*answers.count_classes())
-        utility = _over_subsets(*kinds, levels)[kind_of]
+        counts, kind_of = answers.count_kinds()
+        size, correct, unparsed = (one.astype(np.float64) for one in counts)
+        utility = _over_subsets(size, correct, unparsed, levels)[kind_of]
         if standard_errors:
-            error = _jackknife(*kinds, levels)[kind_of]
+            error = _jackknife(size, correct, unparsed, levels)[kind_of]
     else:
-        utility = _order_statistics(answers, levels, vote=vote)
+        utility = _order_statistics(answers, levels)
     return Estimate(np.round(utility, DIGITS), error)
 
 
@@ -107,16 +110,13 @@ def _has_scores(answers: Answers) -> bool:
 
 def _vote_accuracy(answers: Answers, vote: str) -> Callable[[IntArray], FloatArray]:
     """Return a function from (M, n) sample indices to the accuracy of each vote."""
-    answer, class_accuracy = answers.answer, answers.class_accuracy
+    answer, score, class_accuracy = answers.answer, answers.score, answers.class_accuracy
+    if vote == "majority" or score is None:
+        return lambda i: votes.majority_accuracy(answer[i], class_accuracy[i])
+    if vote == "weighted":
+        return lambda i: votes.majority_accuracy(answer[i], class_accuracy[i], score[i])
     correct = answers.correct.astype(np.float64)
-    score = np.zeros(len(correct)) if answers.score is None else answers.score
-    rules: dict[str, Callable[[IntArray], FloatArray]] = {
-        "majority": lambda i: votes.majority_accuracy(answer[i], class_accuracy[i]),
-        "weighted": lambda i: votes.weighted_accuracy(answer[i], class_accuracy[i], score[i]),
-        "best-of": lambda i: votes.best_of_accuracy(answer[i], correct[i], score[i]),
-        "any": lambda i: votes.any_correct(correct[i]),
-    }
-    return rules[vote]
+    return lambda i: votes.best_of_accuracy(answer[i], correct[i], score[i])
 
 
 def _blocks(answers: Answers) -> Iterator[tuple[IntArray, IntArray]]:
@@ -156,11 +156,11 @@ def _random_subsets(answers: Answers, levels: Sequence[int], *, seed: int) -> Fl
     return utility
 
 
-def _order_statistics(answers: Answers, levels: Sequence[int], *, vote: str) -> FloatArray:
+def _order_statistics(answers: Answers, levels: Sequence[int]) -> FloatArray:
     """Return best-of-n or pass@n in closed form: the best sample of a subset has the top rank."""
     utility = np.empty((len(answers), len(levels)))
     correct = answers.correct.astype(np.float64)
-    rank_by = correct if answers.score is None or vote == "any" else answers.score
+    rank_by = correct if answers.score is None else answers.score
     rank_by = np.where(answers.answer == UNPARSED, -np.inf, rank_by)
     for rows, index in _blocks(answers):
         total = index.shape[1]
@@ -184,22 +184,6 @@ def probability_of_best(total: int, size: int) -> FloatArray:
     for i in range(total - 1, size - 1, -1):
         probability[i - 1] = probability[i] * (i - size + 1) / i
     return probability
-
-
-def _find_kinds(
-    counts: IntArray, correct: IntArray, unparsed: IntArray
-) -> tuple[tuple[FloatArray, FloatArray, FloatArray], IntArray]:
-    """Return the counts of each kind of question, and the kind of every question.
-
-    Questions with the same counts, in whatever order of classes, are of one kind and have the same
-    estimates. A million questions with 16 samples are some thousand kinds.
-    """
-    order = np.lexsort((-correct, -counts), axis=1)
-    sizes = (np.take_along_axis(one, order, axis=1) for one in (counts, correct))
-    rows = np.concatenate([*sizes, unparsed[:, None]], axis=1)
-    kinds, kind_of = np.unique(rows, axis=0, return_inverse=True)
-    width, kinds = counts.shape[1], kinds.astype(np.float64)
-    return (kinds[:, :width], kinds[:, width : 2 * width], kinds[:, -1]), kind_of.reshape(-1)
 
 
 def _jackknife(
@@ -270,8 +254,24 @@ def _polynomials(
         )
     pick = np.stack([_binomial(size, heads, max_samples) for size in counts])
     rest = _binomial(unparsed, heads, max_samples)
-    value = np.zeros((len(levels), counts.shape[1]))
     largest = counts.max(axis=1).astype(np.int64).tolist()
+    return np.asarray((sum_leads(pick, accuracy, rest, levels, largest) / probability).T)
+
+
+def sum_leads(
+    pick: FloatArray,
+    accuracy: FloatArray,
+    rest: FloatArray,
+    levels: Sequence[int],
+    largest: Sequence[int],
+) -> FloatArray:
+    """Return the probability of each number of samples with a correct majority, (levels, rows).
+
+    ``pick`` (classes, samples + 1, rows) are the probabilities of numbers of samples of each class,
+    which is correct with its ``accuracy`` (classes, rows), and ``rest`` (samples + 1, rows) those
+    of unparsed samples. Ties are broken uniformly.
+    """
+    max_samples, value = max(levels), np.zeros((len(levels), pick.shape[2]))
     for lead in range(1, min(max_samples, max(largest, default=0)) + 1):
         led = _with_lead(pick, accuracy, lead, max_samples, largest)
         for k, size in enumerate(levels):
@@ -280,11 +280,11 @@ def _polynomials(
             for ties in range(1, size // lead + 1):
                 picked = (led[: size + 1, ties] * rest[size::-1]).sum(axis=0)
                 value[k] += picked / ties
-    return np.asarray((value / probability).T)
+    return value
 
 
 def _with_lead(
-    pick: FloatArray, accuracy: FloatArray, lead: int, max_samples: int, largest: list[int]
+    pick: FloatArray, accuracy: FloatArray, lead: int, max_samples: int, largest: Sequence[int]
 ) -> FloatArray:
     """Return P(samples picked, classes tied at the lead) × the sum of the tied accuracies.
 

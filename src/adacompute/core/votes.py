@@ -21,19 +21,14 @@ if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, FloatArray, IntArray
 
 
-def majority_accuracy(answer: IntArray, class_accuracy: FloatArray) -> FloatArray:
-    """Probability that the most frequent answer is correct, (M,).
+def majority_accuracy(
+    answer: IntArray, class_accuracy: FloatArray, weight: FloatArray | None = None
+) -> FloatArray:
+    """Probability that the most frequent answer, or that of the largest weight, is correct, (M,).
 
     >>> float(majority_accuracy(np.array([[0, 1]]), np.array([[1.0, 0.0]]))[0])
     0.5
     """
-    return weighted_accuracy(answer, class_accuracy, None)
-
-
-def weighted_accuracy(
-    answer: IntArray, class_accuracy: FloatArray, weight: FloatArray | None
-) -> FloatArray:
-    """Probability that the answer with the largest total weight is correct, (M,)."""
     leads, same = _leaders(answer, weight)
     per_class = np.where(leads, 1.0 / np.maximum(1, same.sum(axis=2)), 0.0)
     return _ratio((per_class * class_accuracy).sum(axis=1), per_class.sum(axis=1))
@@ -48,7 +43,7 @@ def running_accuracy(
     """
     value = np.zeros(answer.shape)
     for n in range(1, answer.shape[1] + 1):
-        leads, _ = _leaders(answer[:, :n], None, None if logprob is None else logprob[:, :n])
+        leads, _ = _leaders(answer[:, :n], logprob=None if logprob is None else logprob[:, :n])
         # All leading classes have equally many votes: the mean over samples is that over classes.
         value[:, n - 1] = _ratio((leads * class_accuracy[:, :n]).sum(axis=1), leads.sum(axis=1))
     return value
@@ -62,14 +57,7 @@ def best_of_accuracy(answer: IntArray, correct: FloatArray, score: FloatArray) -
     return _ratio((best * correct).sum(axis=1), best.sum(axis=1))
 
 
-def any_correct(correct: FloatArray) -> FloatArray:
-    """Whether any sample is correct (pass@n), (M,): an upper bound for every vote."""
-    return np.asarray(correct.max(axis=1, initial=0.0), dtype=np.float64)
-
-
-def winner(
-    answer: IntArray, weight: FloatArray | None = None, *, logprob: FloatArray | None = None
-) -> IntArray:
+def winner(answer: IntArray, *, logprob: FloatArray | None = None) -> IntArray:
     """Return the first sample of each vote's winning class, −1 if no answer could be parsed.
 
     Ties go to the class seen first or, with ``logprob``, to the class of the sample with the
@@ -78,12 +66,12 @@ def winner(
     >>> winner(np.array([[0, 1]]), logprob=np.array([[-0.9, -0.2]])).tolist()
     [1]
     """
-    leads, _ = _leaders(answer, weight, logprob)
+    leads, _ = _leaders(answer, logprob=logprob)
     return np.where((answer != UNPARSED).any(axis=1), leads.argmax(axis=1), -1)
 
 
 def _leaders(
-    answer: IntArray, weight: FloatArray | None, logprob: FloatArray | None = None
+    answer: IntArray, weight: FloatArray | None = None, *, logprob: FloatArray | None = None
 ) -> tuple[BoolArray, BoolArray]:
     """Return which samples belong to a leading class, (M, n), and which pairs agree, (M, n, n)."""
     parsed = answer != UNPARSED

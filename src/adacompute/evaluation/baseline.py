@@ -31,10 +31,8 @@ def score_baseline(experiment: Experiment, name: str = BASELINE) -> HeldOutCurve
     """
     if not experiment.weighs_votes:
         name = BASELINE
-    if name not in experiment.scores:
-        experiment.scores[name] = score_held_out(experiment, find_factory(name))
-    found: HeldOutCurve = experiment.scores[name]
-    return found
+    factory = find_factory(name)
+    return experiment.memory.remember(name, lambda: score_held_out(experiment, factory))
 
 
 def describe_baseline(experiment: Experiment, budget: float) -> str:
@@ -42,7 +40,7 @@ def describe_baseline(experiment: Experiment, budget: float) -> str:
     policy = experiment.fit_final(find_factory(BASELINE)).policy
     levels, rows = policy.list_uniform(), np.arange(len(experiment.pool))
     names = [_format_samples(n, arm) for n, arm in levels]
-    per_round = 0.0 if experiment.pool.has_arms else experiment.round_cost(rows)
+    per_round = experiment.round_cost(rows)
     costs = policy.sample_cost or (experiment.sample_cost(rows),)
     cost = [
         n * costs[0 if arm is None else policy.arms.index(arm)] + per_round for n, arm in levels

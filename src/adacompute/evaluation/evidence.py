@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from adacompute.evaluation.kept_results import Memory
 from adacompute.evaluation.replay import ReplayResult
 from adacompute.evaluation.running_votes import OrderedVotes, label_orders, weighted_accuracies
 from adacompute.policies.arm_samples import ArmSamples, Grid, OrderedSamples
@@ -65,9 +66,7 @@ class Evidence:
     seed: int
     use_confidence: bool
     round_cost: FloatArray
-    _confidence: dict[bytes, Confidence] = field(default_factory=dict, repr=False)
-    _selected: dict[Any, Evidence] = field(default_factory=dict, repr=False)
-    _tables: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    _memory: Memory = field(default_factory=Memory, init=False, repr=False)
 
     @cached_property
     def order(self) -> list[IntArray]:
@@ -80,11 +79,11 @@ class Evidence:
         With several arms it differs whether they vote together (``joint``) or each alone.
         """
         joint = joint or self.samples.n_arms == 1
-        key = train.tobytes() + bytes([joint])
-        if key not in self._confidence:
-            known: dict[str, Any] = {"use": self.use_confidence, "joint": joint, "seed": self.seed}
-            self._confidence[key] = fit_votes(self.samples, train, self.max_samples, **known)
-        return self._confidence[key]
+        known: dict[str, Any] = {"use": self.use_confidence, "joint": joint, "seed": self.seed}
+        return self._memory.remember(
+            ("confidence", train.tobytes(), joint),
+            lambda: fit_votes(self.samples, train, self.max_samples, **known),
+        )
 
     def counts_votes_alike(self, train: IntArray) -> bool:
         """Whether there is one arm, and training questions show no use of confidence in its votes.
@@ -98,24 +97,14 @@ class Evidence:
         caps = max_samples or tuple(self.max_samples[arm] for arm in arms)
         if arms == tuple(range(self.samples.n_arms)) and caps == self.max_samples:
             return self
-        key = (arms, caps)
-        if key not in self._selected:
-            self._selected[key] = replace(
-                self,
-                samples=self.samples.select(arms),
-                max_samples=caps,
-                _confidence={},
-                _selected={},
-                _tables={},
-            )
-        return self._selected[key]
+        return self._memory.remember(
+            ("arms", arms, caps),
+            lambda: replace(self, samples=self.samples.select(arms), max_samples=caps),
+        )
 
     def remember(self, key: Hashable, compute: Callable[[Evidence], T]) -> T:
         """Return a table that does not depend on training questions; it is computed once."""
-        if key not in self._tables:
-            self._tables[key] = compute(self)
-        found: T = self._tables[key]
-        return found
+        return self._memory.remember(("table", key), lambda: compute(self))
 
     def ordered(self, confidence: Confidence) -> OrderedSamples:
         """Return the orders of all arms together, with the confidence of their samples."""
@@ -131,25 +120,26 @@ class Evidence:
             max_samples=self.max_samples,
         )
 
-    def run_levels(self, confidence: Confidence | None) -> ReplayResult:
-        """Return the results of every number of samples of every arm, (N, levels).
+    @property
+    def levels(self) -> list[tuple[int, int]]:
+        """Arm and number of samples of every level: those of the first arm, 1, 2, …, and so on."""
+        return [(arm, n) for arm, cap in enumerate(self.max_samples) for n in range(1, cap + 1)]
 
-        Levels are those of the first arm, 1, 2, …, then those of the second. Without ``confidence``
-        every sample counts once.
+    def run_levels(self, confidence: Confidence | None) -> ReplayResult:
+        """Return the results of every level, (N, levels).
+
+        Without ``confidence`` every sample counts once.
         """
-        if confidence is None:
-            return self._plain_levels
         arms = range(len(self.max_samples))
         return ReplayResult.side_by_side([self.run_arm(arm, confidence) for arm in arms])
 
-    @cached_property
-    def _plain_levels(self) -> ReplayResult:
-        """The results of every level where each sample counts once."""
-        arms = range(len(self.max_samples))
-        return ReplayResult.side_by_side([self.run_arm(arm, None) for arm in arms])
-
     def run_arm(self, arm: int, confidence: Confidence | None) -> ReplayResult:
         """Return the results of every number of samples of one arm, (N, levels)."""
+        if confidence is None:
+            return self.remember(("levels", arm), lambda _: self._run_arm(arm, None))
+        return self._run_arm(arm, confidence)
+
+    def _run_arm(self, arm: int, confidence: Confidence | None) -> ReplayResult:
         order, weight = self.order[arm], None
         if confidence is not None:
             values = self.samples.column(confidence.signals)
@@ -166,28 +156,14 @@ class Evidence:
             ("labels", arm), lambda one: label_orders(one.samples.answers, one.order[arm])
         )
 
-    def _find_ends(
-        self, policy: Policy, features: Float32Array, *, with_latency: bool = False
-    ) -> tuple[OrderedSamples, Ends] | None:
-        """Return where a policy ends each order at each price; None if it has no positions."""
-        if policy.confidence is None or not policy.max_by_arm:
-            return None
-        cell = policy.prepare_features(features)[:, 0].astype(np.int64)
-        samples, latency_s = self.ordered(policy.confidence), None
-        if with_latency and self.samples.latency_s is not None:
-            latency_s = self.samples.latency_s[np.concatenate(self.order, axis=1)]
-        ends = policy.find_ends(samples, np.repeat(cell, self.n_permutations), latency_s)
-        return None if ends is None else (samples, ends)
-
-    def run_policy(self, policy: Policy, features: Float32Array) -> ReplayResult | None:
-        """Return the results of a policy at its prices on every question, (N, prices).
-
-        None if it has no positions.
-        """
-        found = self._find_ends(policy, features)
-        if found is None:
-            return None
-        samples, ends = found
+    def run(self, policy: Policy, features: Float32Array) -> ReplayResult:
+        """Return the results of a policy over these arms at its settings, (N, settings)."""
+        if not policy.max_by_arm:
+            levels = enumerate(policy.levels)
+            uniform = [(policy.arm_of_level(i), level.n_samples) for i, level in levels]
+            chosen = np.array([self.levels.index(one) for one in uniform])
+            return self.run_levels(policy.confidence).columns(chosen)
+        samples, ends = self._find_ends(policy, features)
         grid, end = Grid(self.max_samples), ends.position
         cost, correct = np.zeros(end.shape), np.zeros(end.shape)
         for position in np.unique(end).tolist():
@@ -206,27 +182,28 @@ class Evidence:
     ) -> FloatArray | None:
         """Return how long each order takes, in seconds: the samples of a round come together.
 
-        The arms are those of the policy. None if it was not recorded.
+        None if it was not recorded, or if the policy has no positions.
         """
-        found = self._find_ends(policy, features, with_latency=True)
-        if found is None or policy.schedule is None or found[1].latency_s is None:
+        if self.samples.latency_s is None or policy.schedule is None or not policy.max_by_arm:
             return None
-        first, _ = policy.schedule.position(price)
-        return found[1].latency_s[:, first]
+        latency_s = self.samples.latency_s[np.concatenate(self.order, axis=1)]
+        _, ends = self._find_ends(policy, features, latency_s)
+        setting, _ = policy.schedule.position(price)
+        return None if ends.latency_s is None else ends.latency_s[:, setting]
+
+    def _find_ends(
+        self, policy: Policy, features: Float32Array, latency_s: FloatArray | None = None
+    ) -> tuple[OrderedSamples, Ends]:
+        """Return the orders, and where a policy with positions ends each of them at each price."""
+        if policy.confidence is None:
+            raise AssertionError
+        cell = policy.prepare_features(features)[:, 0].astype(np.int64)
+        samples = self.ordered(policy.confidence)
+        return samples, policy.find_ends(samples, np.repeat(cell, self.n_permutations), latency_s)
 
     def summarise(
         self, cost: FloatArray, correct: FloatArray, n_samples: FloatArray, n_rounds: FloatArray
     ) -> ReplayResult:
         """Return means and variances over the orders of each question."""
-        shape = (len(self.samples.answers), self.n_permutations, -1)
-        cost, correct, n_samples, n_rounds = (
-            one.reshape(shape) for one in (cost, correct, n_samples, n_rounds)
-        )
-        return ReplayResult(
-            cost=cost.mean(axis=1),
-            accuracy=correct.mean(axis=1),
-            n_samples=n_samples.mean(axis=1),
-            n_rounds=n_rounds.mean(axis=1),
-            cost_variance=cost.var(axis=1),
-            accuracy_variance=correct.var(axis=1),
-        )
+        n_questions = len(self.samples.answers)
+        return ReplayResult.of_orders(n_questions, cost, correct, n_samples, n_rounds)

@@ -17,20 +17,17 @@ from adacompute.core.states import MAX_SAMPLES
 from adacompute.core.types import Level, make_levels
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.policies.advantage_fit import TrainingOrders, fit_advantages
-from adacompute.policies.arm_mixture import ArmMixture
+from adacompute.policies.arm_mixture import ArmMixture, name_level
 from adacompute.policies.arm_samples import Grid, list_counts
 from adacompute.policies.confidence import equal_confidence
 from adacompute.policies.fitted_values import RoundLimits, list_actions
 from adacompute.policies.learners import single_threaded
-from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.prior import fit_cells, pooled_prior, response_profile
 from adacompute.policies.vote_table_fit import fit_by_votes
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.evidence import Evidence
-    from adacompute.evaluation.replay import ReplayResult
-    from adacompute.policies.policy import Policy
     from adacompute.policies.sequential import SequentialPolicy
 
 MAX_POSITIONS = 130
@@ -49,12 +46,6 @@ PROFILE_SAMPLES = 4
 """Samples of an arm that its response profile looks at."""
 
 
-def list_levels(experiment: Experiment) -> list[tuple[int, int]]:
-    """Return arm and number of samples of every level, in the order of ``run_levels``."""
-    caps = experiment.evidence.max_samples
-    return [(arm, n) for arm, cap in enumerate(caps) for n in range(1, cap + 1)]
-
-
 def make_arm_mixture(
     experiment: Experiment, train: IntArray, *, plain: bool, arm: int | None = None
 ) -> FittedPolicy:
@@ -66,9 +57,8 @@ def make_arm_mixture(
     evidence = experiment.evidence
     confidence = None if plain else evidence.confidence(train, joint=False)
     result = evidence.run_levels(confidence) if arm is None else evidence.run_arm(arm, confidence)
-    cost, accuracy = result.cost[train].mean(axis=0), result.accuracy[train].mean(axis=0)
-    kept, schedule = fit_price_schedule(cost, accuracy)
-    levels = [one for one in list_levels(experiment) if arm in (None, one[0])]
+    kept, schedule = result.find_efficient(train)
+    levels = [one for one in evidence.levels if arm in (None, one[0])]
     names = experiment.arm_names
     policy = ArmMixture(
         arms=names,
@@ -99,7 +89,7 @@ def make_fitted(experiment: Experiment, train: IntArray, features: Float32Array)
         by_votes = fit_vote_states(experiment, train, features)
         prior, own = by_votes.prior, by_votes.prior.find_cell(features[train])
     else:
-        profile = _profile_arms(evidence)[train]
+        profile = evidence.remember("profiles", _profile_arms)[train]
         with single_threaded():
             groups = number_by_appearance(group)
             prior, own = fit_cells(features[train], profile, groups, seed=experiment.seed)
@@ -128,7 +118,7 @@ def make_fitted(experiment: Experiment, train: IntArray, features: Float32Array)
             pooled = pooled_prior(features.shape[1])
             of_pool = fit_advantages(training, pooled, own * 0, pooled_table, known)
             policy = replace(policy, pooled=of_pool)
-        result = evidence.run_policy(policy, features)
+        result = evidence.run(policy, features)
     return FittedPolicy(policy, tuple(training.prices.tolist()), features, known=result)
 
 
@@ -139,7 +129,7 @@ def _limit_rounds(
     limit = experiment.round_limit
     if limit is not None and limit >= sum(max_samples):
         limit = None
-    rounds = RoundLimits(limit, 0.0 if experiment.pool.has_arms else experiment.round_cost(train))
+    rounds = RoundLimits(limit, experiment.round_cost(train))
     n_actions = len(list_actions(Grid(max_samples), rounds))
     per_round = len(Grid(max_samples)) * n_actions
     if (limit or 1) * per_round > MAX_REGRESSIONS:
@@ -170,43 +160,12 @@ def fit_vote_states(
 
 def _profile_arms(evidence: Evidence) -> FloatArray:
     """Return the response profile of each question for every arm, side by side."""
-
-    def profile(one: Evidence) -> FloatArray:
-        samples, found = one.samples, []
-        for arm in range(samples.n_arms):
-            own = samples.answers.keep(samples.arm == arm)
-            limit = min(PROFILE_SAMPLES, int(own.n_samples.min()))
-            found.append(response_profile(own, limit))
-        return np.concatenate(found, axis=1)
-
-    return evidence.remember("profiles", profile)
-
-
-def replay_evidence(
-    experiment: Experiment, policy: Policy, features: Float32Array
-) -> ReplayResult | None:
-    """Return the results of a fitted policy at its prices on all questions.
-
-    None if it does not see arms and the confidence of samples; it is then replayed by its votes.
-    """
-    if not policy.arms:
-        return None
-    if not policy.plans_for(experiment.round_limit):
-        raise ConfigError(
-            f"the policy was not fitted for max_rounds {experiment.round_limit}: fit it again, or "
-            "use another number of rounds"
-        )
-    numbers = tuple(experiment.arm_names.index(name) for name in policy.arms)
-    evidence = experiment.evidence.select(numbers, policy.max_by_arm)
-    found = evidence.run_policy(policy, features)
-    if found is not None:
-        return found
-    levels = list_levels(experiment)
-    kept = [
-        levels.index((0 if arm is None else experiment.arm_names.index(arm), n))
-        for n, arm in policy.list_uniform()
-    ]
-    return experiment.evidence.run_levels(policy.confidence).columns(np.array(kept))
+    samples, found = evidence.samples, []
+    for arm in range(samples.n_arms):
+        own = samples.answers.keep(samples.arm == arm)
+        limit = min(PROFILE_SAMPLES, int(own.n_samples.min()))
+        found.append(response_profile(own, limit))
+    return np.concatenate(found, axis=1)
 
 
 def choose_arms(experiment: Experiment, train: IntArray) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -218,12 +177,11 @@ def choose_arms(experiment: Experiment, train: IntArray) -> tuple[tuple[int, ...
     evidence = experiment.evidence
     if evidence.samples.n_arms == 1:
         return (0,), evidence.max_samples
-    result = evidence.run_levels(None)
-    cost, accuracy = result.cost[train].mean(axis=0), result.accuracy[train].mean(axis=0)
-    levels, single = list_levels(experiment), mean_arm_cost(experiment, train)
+    kept, _ = evidence.run_levels(None).find_efficient(train)
+    single = mean_arm_cost(experiment, train)
     needed: dict[int, int] = {}
-    for i in fit_price_schedule(cost, accuracy)[0].tolist():
-        arm, n = levels[i]
+    for i in kept.tolist():
+        arm, n = evidence.levels[i]
         needed[arm] = max(n, needed.get(arm, 1))
     arms: list[int] = []
     for arm in sorted(needed, key=lambda one: single[one]):
@@ -253,9 +211,5 @@ def price_steps(costs: tuple[float, ...]) -> tuple[float, ...]:
 
 def arm_levels(arms: tuple[str, ...], max_samples: tuple[int, ...]) -> tuple[Level, ...]:
     """Return the numbers of samples of each arm that can be reached."""
-    single = len(arms) == 1
-    return tuple(
-        Level(str(n) if single else f"{arm} × {n}", n, None if single else arm)
-        for arm, cap in zip(arms, max_samples, strict=True)
-        for n in list_counts(cap)[1:]
-    )
+    counts = map(list_counts, max_samples)
+    return tuple(name_level(arms, arm, n) for arm, own in enumerate(counts) for n in own[1:])

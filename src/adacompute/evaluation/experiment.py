@@ -6,14 +6,14 @@ are fitted and scored with. It does not know any policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from adacompute.core.errors import DataError
+from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.state_sums import StateSums
 from adacompute.core.states import MAX_SAMPLES
 from adacompute.core.types import (
@@ -25,7 +25,7 @@ from adacompute.core.types import (
     make_levels,
 )
 from adacompute.evaluation.evidence import Evidence, arm_samples
-from adacompute.evaluation.kept_results import KeptResults, hash_value
+from adacompute.evaluation.kept_results import KeptResults, Memory, hash_value
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.policies.confidence import LENGTH
@@ -74,11 +74,15 @@ class Experiment:
     use_confidence: bool = True
     max_assignments: int | None = None
     kept: KeptResults | None = field(default=None, repr=False, compare=False)
-    _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, repr=False)
-    scores: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Scores of policies that were computed already."""
+    _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, init=False, repr=False)
+    _over_arms: WeakKeyDictionary[FittedPolicy, ReplayResult] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False
+    )
+    """Results of policies over arms at their settings, for as long as the policies are used."""
 
-    _final_fits: dict[Any, FittedPolicy] = field(default_factory=dict, init=False, repr=False)
+    memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
+    """Scores and fits of policies that were computed already."""
+
     _refilled: dict[bytes, Experiment] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -93,9 +97,8 @@ class Experiment:
 
     def fit_final(self, factory: PolicyFactory) -> FittedPolicy:
         """Return a policy fitted to all questions; it is fitted once."""
-        if factory not in self._final_fits:
-            self._final_fits[factory] = factory(self, np.arange(len(self.pool)))
-        return self._final_fits[factory]
+        every = np.arange(len(self.pool))
+        return self.memory.remember(("final fit", factory), lambda: factory(self, every))
 
     def refill(self, train: IntArray) -> Experiment:
         """Return the experiment whose imputed samples come from training questions alone.
@@ -108,7 +111,7 @@ class Experiment:
         if key not in self._refilled:
             if len(self._refilled) >= MAX_REFILLED:
                 del self._refilled[next(iter(self._refilled))]
-            self._refilled[key] = replace(self, pool=self.pool.refill(train), _rule_results={})
+            self._refilled[key] = replace(self, pool=self.pool.refill(train))
         return self._refilled[key]
 
     @property
@@ -159,16 +162,14 @@ class Experiment:
     @cached_property
     def evidence(self) -> Evidence:
         """Samples of all arms in random orders."""
-        recorded = self.pool.arm_counts.min(axis=0)
-        cap = max(self.levels)
         n_orders = min(self.n_permutations, max(MIN_ORDERS, MAX_ORDERS // max(1, len(self.pool))))
         return Evidence(
             samples=arm_samples(self.pool),
-            max_samples=tuple(min(cap, int(n)) for n in recorded),
+            max_samples=tuple(min(max(self.levels), n) for n in self.pool.n_by_arm),
             n_permutations=n_orders,
             seed=self.seed,
             use_confidence=self.use_confidence,
-            round_cost=np.zeros(len(self.pool)) if self.pool.has_arms else self.pool.round_costs,
+            round_cost=self.round_costs,
         )
 
     @cached_property
@@ -200,13 +201,83 @@ class Experiment:
             )
         return mean
 
-    def round_cost(self, rows: IntArray) -> float:
-        """Return the mean cost of a round of these questions, besides its samples."""
-        return float(self.pool.round_costs[rows].mean())
+    @property
+    def round_costs(self) -> FloatArray:
+        """Cost of a round of each question besides its samples, (N,); several arms ignore it."""
+        return np.zeros(len(self.pool)) if self.pool.has_arms else self.pool.round_costs
 
-    def max_cost(self, rows: IntArray) -> float:
-        """Return the mean cost of the largest level with one round per sample."""
-        return max(self.levels) * (self.sample_cost(rows) + self.round_cost(rows))
+    def round_cost(self, rows: IntArray) -> float:
+        """Return the mean of ``round_costs`` of these questions."""
+        return float(self.round_costs[rows].mean())
+
+    def run(self, fitted: FittedPolicy, prices: Sequence[float] | None = None) -> ReplayResult:
+        """Replay a policy on every question and every order, (N, prices).
+
+        Without falling ``prices``, it is replayed at its own.
+        """
+        every = self.sample_cost(np.arange(len(self.pool)))
+        blocks = self.run_blocks([fitted], [every], prices)
+        return ReplayResult.concatenate([result for _, (result,) in blocks])
+
+    def run_blocks(
+        self,
+        policies: Sequence[FittedPolicy],
+        sample_costs: Sequence[float],
+        prices: Sequence[float] | None = None,
+    ) -> Iterator[tuple[IntArray, list[ReplayResult]]]:
+        """Yield the rows of blocks of questions, and what ``run`` returns of each policy for them.
+
+        ``sample_costs`` are the costs of a sample that the policies decide by.
+        """
+        wanted = [tuple(prices or fitted.prices) for fitted in policies]
+        known = list(map(self._look_up, policies, wanted))
+        runs = list(zip(policies, wanted, known, sample_costs, strict=True))
+        for rows, block in self.replay.blocks():
+            results = [
+                block.run(fitted.policy, own, fitted.prepared_features[rows], sample_cost)
+                if found is None
+                else found.take(rows)
+                for fitted, own, found, sample_cost in runs
+            ]
+            yield rows, results
+
+    def _look_up(self, fitted: FittedPolicy, prices: tuple[float, ...]) -> ReplayResult | None:
+        """Return the results of a policy at prices; None if its decisions must be replayed.
+
+        A policy over arms has results at the settings of its schedule; in between it is mixed.
+        """
+        policy = fitted.policy
+        if fitted.known is not None and prices == fitted.prices:
+            return fitted.known
+        if not policy.arms or policy.schedule is None:
+            return None
+        if fitted not in self._over_arms:
+            known = fitted.known if fitted.prices == policy.schedule.prices else None
+            results = known or self._select_evidence(policy).run(policy, fitted.features)
+            self._over_arms[fitted] = results
+        return self._over_arms[fitted].at_prices(prices, policy.schedule)
+
+    def _select_evidence(self, policy: Policy) -> Evidence:
+        """Return the samples of the arms of a policy, up to as many as it can take."""
+        if not policy.plans_for(self.round_limit):
+            raise ConfigError(
+                f"the policy was not fitted for max_rounds {self.round_limit}: fit it again, or "
+                "use another number of rounds"
+            )
+        arms = tuple(self.arm_names.index(name) for name in policy.arms)
+        return self.evidence.select(arms, policy.max_by_arm)
+
+    def measure_latency(self, fitted: FittedPolicy, price: float) -> FloatArray | None:
+        """Return how long orders of questions take at a price, in seconds; None if not known."""
+        policy = fitted.policy
+        if policy.arms:
+            evidence = self._select_evidence(policy)
+            return evidence.measure_latency(policy, price, fitted.features)
+        if self.pool.latency_s is None:
+            return None
+        rows, block = next(self.replay.blocks())  # enough questions for percentiles
+        sample_cost = self.sample_cost(np.arange(len(self.pool)))
+        return block.measure_latency(policy, price, fitted.prepared_features[rows], sample_cost)
 
     def run_rules(self, rules: Sequence[Rule]) -> ReplayResult:
         """Return the results of each rule on all questions, (N, rules).
@@ -214,13 +285,12 @@ class Experiment:
         Rules are not fitted, so their results are computed once and kept.
         """
         missing = [rule for rule in rules if rule not in self._rule_results]
-        if missing:
-            parts: list[list[ReplayResult]] = [[] for _ in missing]
-            for _, block in self.replay.blocks():
-                for rule, results in zip(missing, parts, strict=True):
-                    results.append(block.run_rule(rule))
-            for rule, results in zip(missing, parts, strict=True):
-                self._rule_results[rule] = ReplayResult.concatenate(results)
+        parts: dict[Rule, list[ReplayResult]] = {rule: [] for rule in missing}
+        for _, block in self.replay.blocks() if missing else ():
+            for rule, results in parts.items():
+                results.append(block.summarise(*block.play_rule(rule)))
+        for rule, results in parts.items():
+            self._rule_results[rule] = ReplayResult.concatenate(results)
         return ReplayResult.side_by_side([self._rule_results[rule] for rule in rules])
 
 
@@ -236,7 +306,6 @@ def _has_signals(pool: Pool) -> bool:
 class FittedPolicy:
     """A policy and the falling prices to score it at.
 
-    A stepped policy has no settings between these prices, so its scores are not interpolated.
     ``features`` are the features that the policy uses, of all questions of the experiment.
     ``known`` are the results at the prices on all questions, if they were computed before.
     """
@@ -244,7 +313,6 @@ class FittedPolicy:
     policy: Policy
     prices: tuple[float, ...]
     features: Float32Array
-    is_stepped: bool = False
     known: ReplayResult | None = None
 
     @cached_property

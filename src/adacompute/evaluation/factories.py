@@ -44,16 +44,14 @@ def _fit_rules(
     levels: tuple[Level, ...],
 ) -> RulePolicy:
     """Return a policy with the rules that are efficient on the training questions."""
-    result = experiment.run_rules(rules)
-    cost, accuracy = result.cost[train].mean(axis=0), result.accuracy[train].mean(axis=0)
-    kept, schedule = fit_price_schedule(cost, accuracy)
+    kept, schedule = experiment.run_rules(rules).find_efficient(train)
     return RulePolicy(name, levels, tuple(rules[i] for i in kept), schedule)
 
 
-def _as_fitted(experiment: Experiment, policy: RulePolicy, **known: bool) -> FittedPolicy:
+def _as_fitted(experiment: Experiment, policy: RulePolicy) -> FittedPolicy:
     """Return a policy at the prices of its rules, whose results are known."""
-    prices, features = policy.schedule.prices, experiment.pool.features
-    return FittedPolicy(policy, prices, features, known=experiment.run_rules(policy.rules), **known)
+    prices, known = policy.schedule.prices, experiment.run_rules(policy.rules)
+    return FittedPolicy(policy, prices, experiment.pool.features, known)
 
 
 def _fit_levels(name: str, experiment: Experiment, train: IntArray, *, mix_by: str) -> RulePolicy:
@@ -72,8 +70,7 @@ def _fit_levels(name: str, experiment: Experiment, train: IntArray, *, mix_by: s
 
 def make_fixed(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Give every question the same level: the largest one within the budget."""
-    policy = _fit_levels("fixed", experiment, train, mix_by="none")
-    return _as_fitted(experiment, policy, is_stepped=True)
+    return _as_fitted(experiment, _fit_levels("fixed", experiment, train, mix_by="none"))
 
 
 def make_random(experiment: Experiment, train: IntArray) -> FittedPolicy:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import InfeasibleBudget
+from adacompute.evaluation.held_out import ROUNDING, interpolate
 from adacompute.evaluation.intervals import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ N_REFINED, N_REFINEMENTS = 9, 4
 
 N_FINE_PRICES = 512
 N_BISECTIONS = 40
-
-ROUNDING = 1e-9
-"""Relative difference up to which two costs are the same."""
 
 
 @dataclass(frozen=True)
@@ -83,28 +81,20 @@ class PriceFrontier:
 
         It never falls from one price to the next lower one.
         """
-        return np.maximum.accumulate(self._replay(self._final_prices))
+        return self._replay(self._final_prices)
 
     def _replay(self, prices: FloatArray) -> FloatArray:
-        experiment, final = self.score.experiment, self.final
-        schedule, known = final.policy.schedule, final.known
-        if final.policy.arms and schedule is not None and known is not None:
-            places = [schedule.position(price) for price in prices.tolist()]
-            return np.array([float(known.mix(*place).cost.mean()) for place in places])
+        experiment, total = self.score.experiment, np.zeros(len(prices))
         sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
-        total = np.zeros(len(prices))
-        for rows, block in experiment.replay.blocks():
-            features = final.prepared_features[rows]
-            result = block.run_block(final.policy, prices.tolist(), features, sample_cost)
-            total += result.cost.sum(axis=0)
-        return total / len(experiment.pool)
+        for _, (result,) in experiment.run_blocks([self.final], [sample_cost], prices.tolist()):
+            total += [column.sum() for column in result.cost.T]
+        return np.asarray(np.maximum.accumulate(total / len(experiment.pool)))
 
     def price_at(self, setting: float) -> float:
         """Return the price at which the final policy costs this much on its training questions."""
         prices, cost = self._final_prices, self._final_cost
-        if self.final.is_stepped:
-            fits = int(np.searchsorted(cost, setting * (1 + ROUNDING), side="right")) - 1
-            return float(prices[max(0, fits)])
+        if self.final.policy.is_stepped:
+            return interpolate(setting, cost, prices, is_stepped=True)
         for _ in range(N_REFINEMENTS):
             over = int(np.searchsorted(cost, setting * (1 + ROUNDING), side="right"))
             if over == len(cost):  # the highest price that spends all that the policy can
@@ -112,16 +102,15 @@ class PriceFrontier:
             if over == 0 or prices[over - 1] <= prices[over]:
                 return float(prices[max(0, over - 1)])
             prices = np.geomspace(prices[over - 1], prices[over], N_REFINED)
-            cost = np.maximum.accumulate(self._replay(prices))
+            cost = self._replay(prices)
         return float(np.exp(np.interp(setting, cost, np.log(prices))))
 
     def rough_price(self, setting: float) -> float:
         """Return ``price_at`` by interpolation between the prices of the final policy."""
-        if self.final.is_stepped:
+        if self.final.policy.is_stepped:
             return self.price_at(setting)
-        cost, first = np.unique(self._final_cost, return_index=True)
-        prices = self._final_prices[first]
-        return float(np.exp(np.interp(setting, cost, np.log(prices))))
+        prices = np.log(self._final_prices)
+        return float(np.exp(interpolate(setting, self._final_cost, prices, is_stepped=False)))
 
     @cached_property
     def points(self) -> list[CurvePoint]:
@@ -161,17 +150,7 @@ class PriceFrontier:
 
     def describe_latency(self, price: float) -> dict[str, float | None]:
         """Return percentiles of the time that a question takes; None if it was not recorded."""
-        experiment, final, taken = self.score.experiment, self.final, None
-        pool, policy = experiment.pool, final.policy
-        if policy.arms:
-            arms = tuple(experiment.arm_names.index(name) for name in policy.arms)
-            evidence = experiment.evidence.select(arms, policy.max_by_arm)
-            taken = evidence.measure_latency(policy, price, final.features)
-        elif pool.latency_s is not None:
-            sample_cost = experiment.sample_cost(np.arange(len(pool)))
-            rows, block = next(experiment.replay.blocks())  # enough questions for percentiles
-            features = final.prepared_features[rows]
-            taken = block.measure_latency(policy, price, features, sample_cost)
+        taken = self.score.experiment.measure_latency(self.final, price)
         return name_latencies("latency", taken)
 
     def describe(self, point: CurvePoint, *, price: float | None = None) -> dict[str, Any]:

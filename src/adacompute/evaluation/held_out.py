@@ -44,6 +44,28 @@ PARTS = ("prices", "training_cost", "held_out")
 """Arrays of a fold besides its results."""
 
 
+ROUNDING = 1e-9
+"""Relative difference up to which two costs are the same."""
+
+
+def last_within(wanted: FloatArray, cost: FloatArray) -> IntArray:
+    """Return the last of some rising costs that is within each wanted one, or the first."""
+    fits = np.searchsorted(cost, wanted * (1 + ROUNDING), side="right") - 1
+    return np.maximum(fits, 0)
+
+
+def interpolate(wanted: float, cost: FloatArray, value: FloatArray, *, is_stepped: bool) -> float:
+    """Return the value at a cost, from the values at rising costs; at the ends, that of the end.
+
+    A policy that is stepped has no value between two of them: that within the cost is returned.
+    """
+    if is_stepped:
+        return float(value[last_within(np.array(wanted), cost)])
+    # Where several settings cost the same, the cheapest one in training is enough.
+    known, first = np.unique(cost, return_index=True)
+    return float(np.interp(wanted, known, value[first]))
+
+
 def split_folds(fold: IntArray) -> list[Split]:
     """Return one split per fold, in which that fold is held out."""
     return [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in np.unique(fold)]
@@ -67,8 +89,7 @@ class FoldResult:
         """Return the first price of the mixtures that cost this much, and the next one's share."""
         cost = self.training_cost
         if self.is_stepped:
-            fits = np.searchsorted(cost, settings * (1 + 1e-9), side="right") - 1
-            return np.maximum(fits, 0), np.zeros(len(settings))
+            return last_within(settings, cost), np.zeros(len(settings))
         position = np.interp(settings, cost, np.arange(len(cost)))
         first = np.minimum(position.astype(np.int64), len(cost) - 1)
         return first, position - first
@@ -152,12 +173,7 @@ class HeldOutCurve:
 
         A stepped policy has no such setting: the most expensive one within the cost is returned.
         """
-        if self.is_stepped:
-            fits = int(np.searchsorted(self.cost, cost * (1 + 1e-9), side="right")) - 1
-            return float(self.settings[max(0, fits)])
-        # Where several settings cost the same, the cheapest one in training is enough.
-        known, first = np.unique(self.cost, return_index=True)
-        return float(np.interp(cost, known, self.settings[first]))
+        return interpolate(cost, self.cost, self.settings, is_stepped=self.is_stepped)
 
     def at(self, setting: float) -> CurvePoint:
         """Return the results of all questions at a setting."""
@@ -180,19 +196,13 @@ class HeldOutCurve:
 
 
 def score_held_out(
-    experiment: Experiment,
-    factory: PolicyFactory,
-    splits: Sequence[Split] | None = None,
-    *,
-    n_assignments: int | None = None,
+    experiment: Experiment, factory: PolicyFactory, *, n_assignments: int | None = None
 ) -> HeldOutCurve:
     """Fit a policy on the training questions of each fold and score it on the held-out ones.
 
-    Without ``splits``, these are the folds of as many assignments as the experiment has.
+    By default, questions are assigned to folds as often as the experiment says.
     """
     group = experiment.pool.group
-    if splits is not None:
-        return HeldOutCurve(tuple(replay_splits(experiment, factory, splits)), group)
     n_assignments = n_assignments or experiment.n_assignments
     seeds = [experiment.seed + ASSIGNMENT_SEEDS * i for i in range(n_assignments)]
     splits = [one for seed in seeds for one in split_folds(assign_folds(group, N_FOLDS, seed=seed))]
@@ -214,18 +224,12 @@ def recall_splits(
     function = name_function(factory)
     if experiment.kept is None or function is None:
         return tuple(replay_splits(scored, factory, splits))
-    folds: tuple[FoldResult, ...] = ()
-
-    def compute() -> dict[str, np.ndarray]:
-        nonlocal folds
-        folds = tuple(replay_splits(scored, factory, splits))
-        return _to_arrays(folds)
-
     is_fitted_to_budgets = function in FITTED_TO_BUDGETS
     of = experiment.key if is_fitted_to_budgets else experiment.key_at_any_budget
     key = f"{name} of {function} in {of}"
-    arrays = remember(experiment.kept, key, compute)
-    return folds or _from_arrays(arrays)
+    return _from_arrays(
+        remember(experiment.kept, key, lambda: _to_arrays(replay_splits(scored, factory, splits)))
+    )
 
 
 def _to_arrays(folds: Sequence[FoldResult]) -> dict[str, np.ndarray]:
@@ -265,13 +269,9 @@ def replay_splits(
 
     Where samples are imputed, each split has its own, drawn as its training questions suggest.
     """
-    if experiment.pool.is_recorded is None:
-        return _replay_together(experiment, factory, splits)
-    return [
-        fold
-        for split in splits
-        for fold in _replay_together(experiment.refill(split[0]), factory, [split])
-    ]
+    parts = [splits] if experiment.pool.is_recorded is None else [[split] for split in splits]
+    found = (_replay_together(experiment.refill(part[0][0]), factory, part) for part in parts)
+    return list(itertools.chain.from_iterable(found))
 
 
 def _replay_together(
@@ -285,19 +285,14 @@ def _replay_together(
     in_training, in_held_out = (
         [np.isin(np.arange(len(experiment.pool)), rows[side]) for rows in splits] for side in (0, 1)
     )
-    for rows, block in experiment.replay.blocks():
-        for i, fitted in enumerate(fits):
-            if fitted.known is not None:
-                result = fitted.known.take(rows)
-            else:
-                features = fitted.prepared_features[rows]
-                result = block.run_block(fitted.policy, fitted.prices, features, sample_cost[i])
+    for rows, results in experiment.run_blocks(fits, sample_cost):
+        for i, result in enumerate(results):
             cost[i] += result.cost[in_training[i][rows]].sum(axis=0)
             parts[i].append(result.take(np.flatnonzero(in_held_out[i][rows])))
     return [
         FoldResult(
             prices=np.asarray(fitted.prices),
-            is_stepped=fitted.is_stepped,
+            is_stepped=fitted.policy.is_stepped,
             # Accumulated, so that a price that costs more than a lower one is never used.
             training_cost=np.maximum.accumulate(cost[i] / len(splits[i][0])),
             held_out=splits[i][1],

@@ -7,15 +7,16 @@ run directory. Without one, everything is computed again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 PACKAGE = __name__.partition(".")[0]
 Arrays = Mapping[str, np.ndarray]
+T = TypeVar("T")
 
 
 class KeptResults(Protocol):
@@ -26,6 +27,20 @@ class KeptResults(Protocol):
 
     def write(self, key: str, arrays: Arrays) -> None:
         """Keep arrays under a key; they may be lost."""
+
+
+class Memory:
+    """Values that are computed once in a process, by keys."""
+
+    def __init__(self) -> None:
+        self._values: dict[Hashable, Any] = {}
+
+    def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return the value of a key; it is computed if there is none."""
+        if key not in self._values:
+            self._values[key] = compute()
+        found: T = self._values[key]
+        return found
 
 
 def remember(

@@ -98,7 +98,7 @@ def evidence_oracle(experiment: Experiment, budgets: tuple[float, ...]) -> Oracl
     pool, evidence = experiment.pool, experiment.evidence
     weight = _held_out_weights(experiment)
     rng = np.random.default_rng(experiment.seed)
-    caps = [min(cap, n // 2) for cap, n in zip(evidence.max_samples, _recorded(pool), strict=True)]
+    caps = [min(cap, n // 2) for cap, n in zip(evidence.max_samples, pool.n_by_arm, strict=True)]
     arm_cost = pool.arm_cost()
     cost = np.concatenate(
         [arm_cost[:, [arm]] * np.arange(1, cap + 1) for arm, cap in enumerate(caps)], axis=1
@@ -117,15 +117,9 @@ def evidence_oracle(experiment: Experiment, budgets: tuple[float, ...]) -> Oracl
     return _score_halves(estimate_halves, cost, pool, budgets)
 
 
-def _recorded(pool: Pool) -> list[int]:
-    """Return the samples of each arm that every question has."""
-    found: list[int] = pool.arm_counts.min(axis=0).tolist()
-    return found
-
-
 def _sample_index(pool: Pool, arm: int) -> IntArray:
     """Return the indices of the first samples of an arm, as many of each question, (N, n)."""
-    n_samples = _recorded(pool)[arm]
+    n_samples = pool.n_by_arm[arm]
     own = np.ones(len(pool.answers.answer), dtype=np.bool_) if pool.arm is None else pool.arm == arm
     first = np.flatnonzero(own & (pool.arm_position < n_samples))
     return first.reshape(len(pool), n_samples)

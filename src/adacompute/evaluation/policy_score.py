@@ -25,6 +25,7 @@ from adacompute.evaluation.held_out import (
     score_held_out,
 )
 from adacompute.evaluation.intervals import CONFIDENCE, Interval, Mean, student_quantile
+from adacompute.evaluation.kept_results import Memory
 from adacompute.evaluation.refits import Refits, RefitVariance, score_refits
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ class PolicyScore:
     curve: HeldOutCurve
     baseline: HeldOutCurve
     refit_splits: int | None = None
-    _refit_variances: dict[tuple[float, float], RefitVariance] = field(
-        default_factory=dict, repr=False
-    )
+    _variances: Memory = field(default_factory=Memory, init=False, repr=False)
 
     @property
     def group(self) -> KeyArray:
@@ -67,21 +66,17 @@ class PolicyScore:
         """Fits to other questions; None if the policy is the baseline itself."""
         if self.curve is self.baseline:
             return None
-        scores, key = self.experiment.scores, ("refits", self.factory, self.refit_splits)
-        if key not in scores:
-            scores[key] = score_refits(self.experiment, self.factory, self.refit_splits)
-        found: Refits = scores[key]
-        return found
+        known = self.factory, self.refit_splits
+        return self.experiment.memory.remember(
+            ("refits", *known), lambda: score_refits(self.experiment, *known)
+        )
 
     def refit_variance(self, point: CurvePoint) -> RefitVariance:
         """Return the variances of the cost and gain of a point between fits."""
         if self.refits is None:
             return RefitVariance(0.0, 0.0)
-        place = point.setting, point.cost
-        if place not in self._refit_variances:
-            found = self.refits.variance(point, self.baseline)
-            self._refit_variances[place] = found
-        return self._refit_variances[place]
+        refits, place = self.refits, (point.setting, point.cost)
+        return self._variances.remember(place, lambda: refits.variance(point, self.baseline))
 
     def mean_cost(self, point: CurvePoint) -> Mean:
         """Return the mean cost of a point; its standard error covers the fit."""
@@ -169,16 +164,16 @@ def score_policy(
     ``progress`` is called with the name of each step.
     """
     factory = find_factory(policy)
-    if factory not in experiment.scores:
+
+    def score() -> PolicyScore:
         progress("mixture")
-        baseline = score_baseline(experiment)
-        curve = baseline
+        baseline = curve = score_baseline(experiment)
         if factory is not find_factory(BASELINE):
             progress("folds")
             curve = score_held_out(experiment, factory)
-        experiment.scores[factory] = PolicyScore(experiment, factory, curve, baseline)
-    found: PolicyScore = experiment.scores[factory]
-    return found
+        return PolicyScore(experiment, factory, curve, baseline)
+
+    return experiment.memory.remember(("score", factory), score)
 
 
 def measure_vote_gain(experiment: Experiment, cost: float) -> Interval:

@@ -8,6 +8,7 @@ alone. A pool knows nothing about policies.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,10 @@ FILLED_PERCENTILE = 90
 
 MAX_EXCLUDED_SHARE = 0.1
 """Share of the questions that may be excluded because they have too few samples."""
+
+BY_QUESTION = ("key", "group", "features", "sequential_features", "prompt_cost")
+BY_SAMPLE = ("sample_cost", "draft", "logprob", "latency_s", "arm", "signals", "is_recorded")
+"""Columns of a pool that have a row per question, and a row per sample."""
 
 
 def _mean_by_question(answers: Answers, values: FloatArray) -> FloatArray:
@@ -97,23 +102,13 @@ class Pool:
         mask[rows] = True
         if not bool((np.diff(rows) > 0).all()):
             raise DataError("the rows of a pool must be taken in rising order")
-        kept, sequential = mask[self.answers.question], self.sequential_features
+        kept = mask[self.answers.question]
         return replace(
             self,
             answers=self.answers.take(rows),
-            key=self.key[rows],
-            group=self.group[rows],
-            features=self.features[rows],
-            sequential_features=None if sequential is None else sequential[rows],
-            draft=None if self.draft is None else self.draft.take(kept),
-            sample_cost=self.sample_cost[kept],
-            logprob=None if self.logprob is None else self.logprob[kept],
-            latency_s=None if self.latency_s is None else self.latency_s[kept],
-            arm=None if self.arm is None else self.arm[kept],
-            signals=None if self.signals is None else self.signals[kept],
-            prompt_cost=None if self.prompt_cost is None else self.prompt_cost[rows],
-            is_recorded=None if self.is_recorded is None else self.is_recorded[kept],
             round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
+            **self._rows(BY_QUESTION, rows),
+            **self._rows(BY_SAMPLE, kept),
         )
 
     def first_drafts(self) -> tuple[FloatArray, DraftSource]:
@@ -129,19 +124,23 @@ class Pool:
     @property
     def n_samples(self) -> int:
         """Number of samples that every question has at least, of the arm with the most."""
-        return int(self.arm_counts.min(axis=0).max()) if len(self) else 0
+        return max(self.n_by_arm) if len(self) else 0
+
+    @property
+    def n_by_arm(self) -> list[int]:
+        """Samples of each arm that every question has."""
+        found: list[int] = self.arm_counts.min(axis=0).tolist()
+        return found
 
     def equalise(self, *, drop_unparsed: bool = False) -> Pool:
         """Return a pool in which every question has enough samples to be scored.
 
         If the numbers of samples differ, all samples are kept, and questions with fewer than the
         90th percentile get likely further samples; questions without samples are left out. With
-        ``drop_unparsed``, only parsed samples are kept, as by ``trim``.
+        several arms, or with ``drop_unparsed``, samples are kept as by ``trim``.
         """
-        if self.has_arms:
-            return self._equalise_arms(drop_unparsed=drop_unparsed)
-        if drop_unparsed:
-            return self.trim(drop_unparsed=True)
+        if self.has_arms or drop_unparsed:
+            return self.trim(drop_unparsed=drop_unparsed)
         counts = self.answers.n_samples
         sampled = np.flatnonzero(counts)
         if not len(sampled):
@@ -151,22 +150,6 @@ class Pool:
         wanted = int(np.percentile(counts[sampled], FILLED_PERCENTILE, method="lower"))
         return pool if pool.n_samples >= wanted else pool.fill(wanted)
 
-    def _equalise_arms(self, *, drop_unparsed: bool) -> Pool:
-        """Keep the questions that have enough samples of every arm, and as many of each."""
-        pool = self.keep(self.answers.answer != UNPARSED) if drop_unparsed else self
-        counts = pool.arm_counts
-        wanted = np.array([common_sample_count(column) for column in counts.T])
-        if (wanted < 1).any():
-            name = self.arms[int(wanted.argmin())]
-            raise DataError(
-                f"more than a tenth of the questions have no sample of the arm {name!r}: leave the "
-                "arm out, or collect more"
-            )
-        enough = np.flatnonzero((counts >= wanted).all(axis=1))
-        kept = pool.take(enough)
-        kept = kept.keep(kept.arm_position < wanted[kept.arm])
-        return replace(kept, n_excluded=len(self) - len(enough))
-
     @property
     def has_arms(self) -> bool:
         """Whether there are samples of several arms."""
@@ -175,10 +158,14 @@ class Pool:
     @property
     def arm_counts(self) -> IntArray:
         """Number of samples of each question and arm, (N, arms)."""
-        arm = np.zeros(len(self.answers.answer), dtype=np.int64) if self.arm is None else self.arm
+        return np.asarray(self._sum_by_arm(None), dtype=np.int64)
+
+    def _sum_by_arm(self, values: FloatArray | None) -> FloatArray:
+        """Return the sums of values of samples, or their number, (N, arms)."""
         size = max(1, len(self.arms))
-        cell = self.answers.question * size + arm
-        return np.bincount(cell, minlength=len(self) * size).reshape(-1, size)
+        cell = self.answers.question * size + (0 if self.arm is None else self.arm)
+        total = np.bincount(cell, values, minlength=len(self) * size)
+        return np.asarray(total.reshape(-1, size), dtype=np.float64)
 
     @property
     def arm_position(self) -> IntArray:
@@ -189,11 +176,7 @@ class Pool:
 
     def arm_cost(self) -> FloatArray:
         """Return the mean cost of a sample of each question and arm, (N, arms)."""
-        arm = np.zeros(len(self.answers.answer), dtype=np.int64) if self.arm is None else self.arm
-        counts = self.arm_counts
-        cell = self.answers.question * counts.shape[1] + arm
-        total = np.bincount(cell, self.sample_cost, minlength=counts.size).reshape(counts.shape)
-        return np.asarray(total / np.maximum(counts, 1))
+        return self._sum_by_arm(self.sample_cost) / np.maximum(self.arm_counts, 1)
 
     def refill(self, train: IntArray) -> Pool:
         """Return the pool with its imputed samples drawn anew, as training questions suggest.
@@ -217,54 +200,44 @@ class Pool:
             whole[is_recorded] = values
             return whole
 
-        return replace(
-            self,
-            answers=answers,
-            sample_cost=extend(self.sample_cost),
-            logprob=None if self.logprob is None else extend(self.logprob),
-            draft=None
-            if self.draft is None
-            else replace(self.draft, value=extend(self.draft.value)),
-            latency_s=None if self.latency_s is None else extend(self.latency_s),
-            signals=None
-            if self.signals is None
-            else np.stack([extend(column) for column in self.signals.T], axis=1),
-            n_imputed=int((~is_recorded).sum()),
-            is_recorded=is_recorded,
-        )
+        filled: dict[str, Any] = {"n_imputed": int((~is_recorded).sum())}
+        for name in ("sample_cost", "logprob", "latency_s"):
+            if getattr(self, name) is not None:
+                filled[name] = extend(getattr(self, name))
+        if self.draft is not None:
+            filled["draft"] = replace(self.draft, value=extend(self.draft.value))
+        if self.signals is not None:
+            filled["signals"] = np.stack([extend(column) for column in self.signals.T], axis=1)
+        return replace(self, answers=answers, is_recorded=is_recorded, **filled)
 
     def trim(self, *, drop_unparsed: bool = False) -> Pool:
         """Keep the first n samples of every question, and exclude questions that have fewer.
 
-        n is the 10th percentile of the numbers of samples. With ``drop_unparsed`` only parsed
-        samples are counted and kept.
+        n is the 10th percentile of the numbers of samples; with several arms, that of each arm.
+        With ``drop_unparsed`` only parsed samples are counted and kept.
         """
-        parsed = self.answers.answer != UNPARSED
-        counts = self.answers.n_parsed if drop_unparsed else self.answers.n_samples
-        n_samples = common_sample_count(counts)
-        if n_samples < 1:
-            raise DataError(
-                "more than a tenth of the questions have no parsed sample: nothing can be scored"
-            )
-        enough = np.flatnonzero(counts >= n_samples)
-        pool = self.keep(parsed) if drop_unparsed else self
-        pool = pool.take(enough)
-        pool = pool.keep(pool.answers.position < n_samples)
-        return replace(pool, n_excluded=len(self) - len(enough))
+        pool = self.keep(self.answers.answer != UNPARSED) if drop_unparsed else self
+        counts = pool.arm_counts
+        wanted = np.array([common_sample_count(column) for column in counts.T])
+        if (wanted < 1).any():
+            noun, remedy = "parsed sample" if drop_unparsed else "sample", "collect more"
+            if self.has_arms:
+                noun += f" of the arm {self.arms[int(wanted.argmin())]!r}"
+                remedy = "leave the arm out, or collect more"
+            raise DataError(f"more than a tenth of the questions have no {noun}: {remedy}")
+        enough = np.flatnonzero((counts >= wanted).all(axis=1))
+        kept = pool.take(enough)
+        kept = kept.keep(kept.arm_position < wanted[0 if kept.arm is None else kept.arm])
+        return replace(kept, n_excluded=len(self) - len(enough))
 
     def keep(self, samples: BoolArray) -> Pool:
         """Return all questions with only these samples, given as a mask."""
-        return replace(
-            self,
-            answers=self.answers.keep(samples),
-            sample_cost=self.sample_cost[samples],
-            logprob=None if self.logprob is None else self.logprob[samples],
-            draft=None if self.draft is None else self.draft.take(samples),
-            latency_s=None if self.latency_s is None else self.latency_s[samples],
-            arm=None if self.arm is None else self.arm[samples],
-            signals=None if self.signals is None else self.signals[samples],
-            is_recorded=None if self.is_recorded is None else self.is_recorded[samples],
-        )
+        return replace(self, answers=self.answers.keep(samples), **self._rows(BY_SAMPLE, samples))
+
+    def _rows(self, columns: tuple[str, ...], rows: IntArray | BoolArray) -> dict[str, Any]:
+        """Return some rows of the columns that there are."""
+        known = {name: getattr(self, name) for name in columns}
+        return {name: column[rows] for name, column in known.items() if column is not None}
 
     def mean_sample_cost(self) -> FloatArray:
         """Return the mean cost of a sample of each question, (N,)."""

@@ -156,7 +156,7 @@ def score_refits(
     if len(experiment.pool) > MAX_QUESTIONS:
         order = np.argsort(hash_keys(experiment.pool.group), kind="stable")
         rows = np.sort(order[:MAX_QUESTIONS])
-        experiment = replace(experiment, pool=experiment.pool.take(rows), _rule_results={})
+        experiment = replace(experiment, pool=experiment.pool.take(rows))
     group = experiment.pool.group
     has_rounds = bool(experiment.pool.round_costs.any()) or experiment.round_limit is not None
     has_plans = has_rounds or (experiment.uses_evidence and sees_evidence(factory))

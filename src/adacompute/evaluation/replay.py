@@ -4,14 +4,15 @@ All policies see the same orders, so differences between policies do not come fr
 orders of a question depend only on its key, so questions can be replayed in blocks, and memory does
 not grow with their number. Decisions are made by the same episodes that serve live requests; only
 the samples are recorded. A policy that compares a price with one number per vote state is replayed
-at all prices at once, one that decides once is looked up, and a rule is replayed without the rest
-of the state; the decisions are the same.
+at all prices at once, and a rule without the rest of the state; the decisions are the same.
+
+Policies are replayed by ``Experiment.run``, which knows those over arms, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
@@ -24,6 +25,7 @@ from adacompute.core.states import states
 from adacompute.core.votes import running_accuracy
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import IndexRule, ObservedSamples, Policy, SampleMatrix
+from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,30 +55,66 @@ class ReplayResult:
     cost_variance: FloatArray
     accuracy_variance: FloatArray
 
+    @staticmethod
+    def of_orders(
+        n_questions: int,
+        cost: FloatArray,
+        accuracy: FloatArray,
+        n_samples: FloatArray | IntArray,
+        n_rounds: FloatArray | IntArray,
+    ) -> ReplayResult:
+        """Return the results of single orders, (M,) or (M, settings), as those of questions."""
+
+        def split(values: FloatArray | IntArray) -> FloatArray | IntArray:
+            return values.reshape(n_questions, -1, *cost.shape[1:])
+
+        means = (split(one).mean(axis=1) for one in (cost, accuracy, n_samples, n_rounds))
+        return ReplayResult(*means, *(split(one).var(axis=1) for one in (cost, accuracy)))
+
+    def apply(self, change: Callable[[FloatArray], FloatArray]) -> ReplayResult:
+        """Change every array."""
+        return ReplayResult(*(change(getattr(self, one.name)) for one in fields(self)))
+
     def take(self, rows: IntArray) -> ReplayResult:
         """Return these questions."""
-        return ReplayResult(*(getattr(self, one.name)[rows] for one in fields(self)))
+        return self.apply(lambda column: column[rows])
 
     def columns(self, settings: IntArray) -> ReplayResult:
         """Return these settings."""
-        return ReplayResult(*(getattr(self, one.name)[:, settings] for one in fields(self)))
+        return self.apply(lambda column: column[:, settings])
 
     def mix(self, first: int, share: float) -> ReplayResult:
         """Return the mixture of the setting ``first`` and, with probability ``share``, the next.
 
         A question gets one of the two, so their difference adds to the variance.
         """
-        after = min(first + 1, self.cost.shape[1] - 1)
-        columns = (getattr(self, one.name) for one in fields(self))
         if not share:
-            return ReplayResult(*(column[:, first] for column in columns))
-        mixed = ReplayResult(*(c[:, first] * (1 - share) + c[:, after] * share for c in columns))
-        cost, accuracy = (c[:, after] - c[:, first] for c in (self.cost, self.accuracy))
-        return replace(
-            mixed,
-            cost_variance=mixed.cost_variance + share * (1 - share) * cost**2,
-            accuracy_variance=mixed.accuracy_variance + share * (1 - share) * accuracy**2,
+            return self.apply(lambda column: column[:, first])
+        mixed = self.apply(
+            lambda column: column[:, first] * (1 - share) + column[:, first + 1] * share
         )
+        steps = (column[:, first + 1] - column[:, first] for column in (self.cost, self.accuracy))
+        return mixed.add_variance(*(share * (1 - share) * step**2 for step in steps))
+
+    def add_variance(self, cost: FloatArray, accuracy: FloatArray) -> ReplayResult:
+        """Return results that vary more."""
+        return replace(
+            self,
+            cost_variance=self.cost_variance + cost,
+            accuracy_variance=self.accuracy_variance + accuracy,
+        )
+
+    def at_prices(self, prices: Sequence[float], schedule: PriceSchedule) -> ReplayResult:
+        """Return the results at other prices, from those at the settings of a schedule."""
+        if tuple(prices) == schedule.prices:
+            return self
+        mixed = [self.mix(*schedule.position(price)) for price in prices]
+        return ReplayResult.side_by_side(mixed)
+
+    def find_efficient(self, rows: IntArray) -> tuple[IntArray, PriceSchedule]:
+        """Return the settings that are efficient on some questions, and their prices."""
+        cost, accuracy = (column[rows].mean(axis=0) for column in (self.cost, self.accuracy))
+        return fit_price_schedule(cost, accuracy)
 
     @staticmethod
     def _combine(
@@ -104,21 +142,12 @@ class ReplayResult:
         """
         every = np.concatenate(rows)
         joined = ReplayResult.concatenate(parts).take(np.argsort(every, kind="stable"))
-        n_times = len(every) // max(1, len(np.unique(every)))
-        if n_times == 1:
+        n_questions = len(np.unique(every))
+        if n_questions == len(every):
             return joined
-
-        def split(column: FloatArray) -> FloatArray:
-            return column.reshape(-1, n_times, *column.shape[1:])
-
-        mean = ReplayResult(
-            *(split(getattr(joined, one.name)).mean(axis=1) for one in fields(joined))
-        )
-        return replace(
-            mean,
-            cost_variance=mean.cost_variance + split(joined.cost).var(axis=1),
-            accuracy_variance=mean.accuracy_variance + split(joined.accuracy).var(axis=1),
-        )
+        split = joined.apply(lambda column: column.reshape(n_questions, -1, *column.shape[1:]))
+        mean = split.apply(lambda column: column.mean(axis=1))
+        return mean.add_variance(split.cost.var(axis=1), split.accuracy.var(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,64 +159,32 @@ class Replay:
     length: int
     seed: int = 0
     max_rounds: int = UNLIMITED_ROUNDS
+    _blocks: dict[int, Replay] = field(default_factory=dict, init=False, repr=False)
 
     def blocks(self) -> Iterator[tuple[IntArray, Replay]]:
         """Yield blocks of questions: their rows, and their own replay."""
-        if len(self.pool) <= MAX_CACHED_BLOCKS * BLOCK_SIZE:
-            yield from self._cached_blocks
-        else:
-            yield from self._make_blocks()
-
-    @cached_property
-    def _cached_blocks(self) -> list[tuple[IntArray, Replay]]:
-        return list(self._make_blocks())
-
-    def _make_blocks(self) -> Iterator[tuple[IntArray, Replay]]:
         for start in range(0, len(self.pool), BLOCK_SIZE):
             rows = np.arange(start, min(start + BLOCK_SIZE, len(self.pool)))
-            yield rows, replace(self, pool=self.pool.take(rows))
+            block = self._blocks.get(start) or replace(self, pool=self.pool.take(rows))
+            if len(self.pool) <= MAX_CACHED_BLOCKS * BLOCK_SIZE:
+                self._blocks[start] = block
+            yield rows, block
 
     def run(
-        self,
-        policy: Policy,
-        prices: Sequence[float],
-        *,
-        sample_cost: float = 1.0,
-        features: Float32Array | None = None,
-    ) -> ReplayResult:
-        """Run a policy at falling prices on every question and every order, (N, prices).
-
-        ``sample_cost`` is the cost of a sample that the policy decides by. ``features`` are the
-        prepared features of the policy, by default those of the pool.
-        """
-        if features is None:
-            features = policy.prepare_features(self.pool.features)
-        return ReplayResult.concatenate(
-            [
-                block.run_block(policy, prices, features[rows], sample_cost)
-                for rows, block in self.blocks()
-            ]
-        )
-
-    def run_block(
         self, policy: Policy, prices: Sequence[float], features: Float32Array, sample_cost: float
     ) -> ReplayResult:
-        """Run a policy at falling prices on the questions of a block."""
-        if policy.arms:
-            raise DataError("a policy that sees arms and confidence is replayed by its evidence")
+        """Run a policy at falling prices on the questions of a block, (N, prices).
+
+        ``features`` are those that the policy has prepared, and ``sample_cost`` is the cost of a
+        sample that it decides by.
+        """
         free_rounds = self.max_rounds >= self.length and not self.pool.round_costs.any()
         if policy.is_index_rule and free_rounds:
-            return self._run_index(
-                cast("IndexRule", policy), np.asarray(prices), features, sample_cost
-            )
-        run = self._run_once if policy.decides_once else self._run_episode
+            index_rule = cast("IndexRule", policy)
+            return self._run_index(index_rule, np.asarray(prices), features, sample_cost)
         return ReplayResult.side_by_side(
-            [run(policy, price, features, sample_cost) for price in prices]
+            [self._run_episode(policy, price, features, sample_cost) for price in prices]
         )
-
-    def run_rule(self, rule: Rule) -> ReplayResult:
-        """Run a rule that may stop after every sample on the questions of a block, (N,)."""
-        return self.summarise(*self.play_rule(rule))
 
     def play_rule(self, rule: Rule) -> tuple[IntArray, IntArray]:
         """Return the samples and the rounds that a rule takes in each order of a block.
@@ -234,7 +231,7 @@ class Replay:
             later = added.reshape(size, n_prices + 1)[:, :n_prices].cumsum(axis=1)
             return np.asarray((first + later) / self.n_permutations)
 
-        cost, accuracy = (table[:, 1 : last + 1] for table in (self._cost, self._accuracy))
+        cost, accuracy = (table[:, 1 : last + 1] for table in (self._cost, self.accuracy))
         n_samples = mean(np.broadcast_to(np.arange(1.0, last + 1), cost.shape))
         mean_cost, mean_accuracy = mean(cost), mean(accuracy)
         return ReplayResult(
@@ -262,21 +259,16 @@ class Replay:
         )
 
     @cached_property
-    def _accuracy(self) -> FloatArray:
+    def accuracy(self) -> FloatArray:
         """Probability that the vote is correct after 0, 1, … samples of each order."""
-        return self._vote(self.pool.logprob)
+        return self.vote(self.pool.logprob)
 
-    def _vote(self, logprob: FloatArray | None) -> FloatArray:
+    def vote(self, logprob: FloatArray | None) -> FloatArray:
         """Return the accuracy of votes with ties broken by log-probability, or at random."""
         answers, order = self.pool.answers, self._order
         ordered = None if logprob is None else logprob[order]
         accuracy = running_accuracy(answers.answer[order], answers.class_accuracy[order], ordered)
         return np.pad(accuracy, ((0, 0), (1, 0)))
-
-    @property
-    def tie_gain(self) -> FloatArray:
-        """What breaking ties by log-probability adds after 0, 1, … samples of each order."""
-        return self._accuracy - self._vote(None)
 
     def tie_gains(self, max_samples: int) -> TieGains:
         """Return what breaking ties by log-probability adds to vote states, as a mean over orders.
@@ -285,7 +277,7 @@ class Replay:
         """
         parts = []
         for rows, block in self.blocks():
-            gain = block.tie_gain[:, : min(max_samples, self.length) + 1]
+            gain = (block.accuracy - block.vote(None))[:, : max_samples + 1]
             order, n_samples = np.nonzero(gain)
             state = states().find(block.samples.vote_keys[order, n_samples])
             question, mean_gain = rows[order // self.n_permutations], gain[order, n_samples]
@@ -303,44 +295,20 @@ class Replay:
     ) -> ReplayResult:
         """Run a policy at one price, decision by decision, (N,)."""
         first = self._start(policy, price, features, sample_cost)
+        if policy.decides_once:
+            n_samples = np.repeat(first.target, self.n_permutations)
+            return self.summarise(n_samples, np.minimum(n_samples, 1))
         ended = run_episode(first.repeat(self.n_permutations))
         n_samples = ended.state.observed.n_samples
         return self.summarise(n_samples, self.max_rounds - ended.state.rounds_left)
 
-    def _run_once(
-        self, policy: Policy, price: float, features: Float32Array, sample_cost: float
-    ) -> ReplayResult:
-        """Run a policy that decides once, before it sees a sample, at one price, (N,)."""
-        n_samples = self._start(policy, price, features, sample_cost).target
-        every = np.arange(len(self.pool))
-        columns = (getattr(self._levels, one.name) for one in fields(ReplayResult))
-        return ReplayResult(*(column[every, n_samples] for column in columns))
-
-    @cached_property
-    def _levels(self) -> ReplayResult:
-        """The results of 0, 1, … samples of every question in one round, (N, length + 1)."""
-        size = len(self.pool) * self.n_permutations
-        return ReplayResult.side_by_side(
-            [
-                self.summarise(np.full(size, n), np.full(size, min(n, 1)))
-                for n in range(self.length + 1)
-            ]
-        )
-
     def summarise(self, n_samples: IntArray, n_rounds: IntArray) -> ReplayResult:
         """Return the results of so many samples and rounds in each order, (N,)."""
-        shape, rows = (len(self.pool), self.n_permutations), np.arange(len(n_samples))
+        rows = np.arange(len(n_samples))
         round_cost = np.repeat(self.pool.round_costs, self.n_permutations)
-        cost = (self._cost[rows, n_samples] + round_cost * n_rounds).reshape(shape)
-        accuracy = self._accuracy[rows, n_samples].reshape(shape)
-        return ReplayResult(
-            cost=cost.mean(axis=1),
-            accuracy=accuracy.mean(axis=1),
-            n_samples=n_samples.reshape(shape).mean(axis=1),
-            n_rounds=n_rounds.reshape(shape).mean(axis=1),
-            cost_variance=cost.var(axis=1),
-            accuracy_variance=accuracy.var(axis=1),
-        )
+        cost, accuracy = self._cost[rows, n_samples], self.accuracy[rows, n_samples]
+        cost = cost + round_cost * n_rounds
+        return ReplayResult.of_orders(len(self.pool), cost, accuracy, n_samples, n_rounds)
 
     def measure_latency(
         self, policy: Policy, price: float, features: Float32Array, sample_cost: float
@@ -373,18 +341,14 @@ class Replay:
         self, policy: Policy, price: float, features: Float32Array, sample_cost: float
     ) -> Episode:
         """Return an episode of every question after the first decision, which all orders share."""
+        cost = np.array([sample_cost * level.n_samples for level in policy.levels])
         start = Episode.start(
             policy,
             price,
             key=self.pool.key,
             features=features,
-            cost=self._level_cost(policy, sample_cost),
+            cost=np.tile(cost, (len(self.pool), 1)),
             samples=self.samples,
             max_rounds=self.max_rounds,
         )
         return start.decide()
-
-    def _level_cost(self, policy: Policy, sample_cost: float) -> FloatArray:
-        """Return the cost of each level that the policy decides by, (N, K)."""
-        cost = np.array([sample_cost * level.n_samples for level in policy.levels])
-        return np.tile(cost, (len(self.pool), 1))

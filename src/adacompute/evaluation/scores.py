@@ -102,9 +102,12 @@ def evaluate(
     known: dict[str, Any] = {"max_rounds": rounds, "use_confidence": use_confidence}
     experiment = share(Experiment(equal, kept, wanted, n_permutations, seed, **known))
     chosen = _choose_policies(policies, experiment)
-    context = _Context.make(experiment, progress)
-    rows = context.score_all(chosen, wanted, progress)
-    excluded = tuple(n for n in kept if n > max(context.headroom.experiment.levels))
+    progress("mixture")
+    score_baseline(experiment)
+    progress("oracle")
+    headroom = measure_headroom(experiment)
+    rows = _score_all(experiment, headroom, chosen, progress)
+    excluded = tuple(n for n in kept if n > max(headroom.experiment.levels))
     savings = [] if today is None else _compare_all(experiment, chosen, today, settings)
     return HeldOutScores(
         rows=rows,
@@ -130,66 +133,50 @@ def _compare_all(
     now, settings = TodayScore(experiment, today), settings or CalibrationSettings()
     rows = []
     for name, policy in policies.items():
-        if policy not in ORACLES and (policy != EQUAL_VOTES or experiment.weighs_votes):
+        if policy not in ORACLES:
             score = score_policy(experiment, policy)
             points = spread_points(score.curve)
             rows.append({"policy": name} | compare_policy(score, points, now, settings)[1])
     return rows
 
 
-@dataclass(frozen=True, eq=False)
-class _Context:
-    """What policies are compared with: the baseline and the oracle."""
+def _score_all(
+    experiment: Experiment,
+    headroom: Headroom,
+    policies: Mapping[str, str | PolicyFactory],
+    progress: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Return the rows of all policies."""
+    rows = []
+    for name, policy in policies.items():
+        progress(name)
+        rows += _score_rows(experiment, headroom, name, policy)
+    return rows
 
-    experiment: Experiment
-    headroom: Headroom
 
-    @staticmethod
-    def make(experiment: Experiment, progress: Callable[[str], None]) -> _Context:
-        """Score the baseline and the oracle."""
-        progress("mixture")
-        score_baseline(experiment)
-        progress("oracle")
-        return _Context(experiment, measure_headroom(experiment))
-
-    def score_all(
-        self,
-        policies: Mapping[str, str | PolicyFactory],
-        budgets: Sequence[float],
-        progress: Callable[[str], None],
-    ) -> list[dict[str, Any]]:
-        """Return the rows of all policies."""
-        rows: list[dict[str, Any]] = []
-        for name, policy in policies.items():
-            if policy == EQUAL_VOTES and not self.experiment.weighs_votes:
-                continue  # it is the mixture
-            progress(name)
-            rows += self.score(name, policy, budgets)
-        return rows
-
-    def score(
-        self, name: str, policy: str | PolicyFactory, budgets: Sequence[float]
-    ) -> list[dict[str, Any]]:
-        """Return the rows of a policy, one per budget that pays for it."""
-        experiment, headroom = self.experiment, self.headroom
-        if policy == "oracle":
-            found = headroom.scores
-            return [_oracle_row(name, b, found[b], headroom.experiment) for b in budgets]
-        if policy == "oracle-in-sample":
-            found = in_sample_oracle(experiment.pool, tuple(budgets))
-            return [_oracle_row(name, b, found[b], experiment) for b in budgets]
-        score, rows = score_policy(experiment, policy), []
-        capped = headroom.score(policy, score)
-        for budget in budgets:
-            if is_single_arm(policy) and score.curve.cost[0] > budget * (1 + 1e-9):
-                continue  # one sample of this arm costs more
-            point = score.curve.read(budget)
-            row = {"policy": name, "budget": budget, **describe_point(score, point)}
-            row["headroom"] = headroom.share(capped, budget)
-            if policy in ROUTERS:
-                row |= score_imitation(experiment, score.curve, budget)
-            rows.append(row)
-        return rows
+def _score_rows(
+    experiment: Experiment, headroom: Headroom, name: str, policy: str | PolicyFactory
+) -> list[dict[str, Any]]:
+    """Return the rows of a policy, one per budget that pays for it."""
+    budgets = experiment.budgets
+    if policy == "oracle":
+        found = headroom.scores
+        return [_oracle_row(name, b, found[b], headroom.experiment) for b in budgets]
+    if policy == "oracle-in-sample":
+        found = in_sample_oracle(experiment.pool, budgets)
+        return [_oracle_row(name, b, found[b], experiment) for b in budgets]
+    score, rows = score_policy(experiment, policy), []
+    capped = headroom.score(policy, score)
+    for budget in budgets:
+        if is_single_arm(policy) and score.curve.cost[0] > budget * (1 + 1e-9):
+            continue  # one sample of this arm costs more
+        point = score.curve.read(budget)
+        row = {"policy": name, "budget": budget, **describe_point(score, point)}
+        row["headroom"] = headroom.share(capped, budget)
+        if policy in ROUTERS:
+            row |= score_imitation(experiment, score.curve, budget)
+        rows.append(row)
+    return rows
 
 
 def describe_point(score: PolicyScore, point: CurvePoint) -> dict[str, Any]:
@@ -264,7 +251,7 @@ def measure_headroom(experiment: Experiment) -> Headroom:
     is_capped = kept != experiment.levels
     if is_capped:
         kept = kept or experiment.levels[:1]
-        experiment = replace(experiment, levels=kept, _rule_results={})
+        experiment = replace(experiment, levels=kept)
     budgets = experiment.budgets if max(kept) <= half else ()
     return Headroom(experiment, score_oracle(experiment, budgets), is_capped)
 
@@ -284,16 +271,18 @@ def _choose_policies(
 ) -> dict[str, str | PolicyFactory]:
     """Return policies, oracles and factories by the names of their rows.
 
-    By default these are all that can be scored with what was recorded.
+    By default these are all that can be scored with what was recorded. Where votes are not
+    weighted, the mixture with equal votes is the mixture, and left out.
     """
     data = RecordedData.of(experiment)
     if policies is None:
         every = list_policies(experiment.pool.arms)
-        return {name: name for name in every if find_obstacle(name, data) is None}
+        policies = [name for name in every if find_obstacle(name, data) is None]
     if not isinstance(policies, Mapping):
         policies = {name: name for name in policies}
     check_policies((policy for policy in policies.values() if isinstance(policy, str)), data)
-    return dict(policies)
+    left_out = () if experiment.weighs_votes else (EQUAL_VOTES,)
+    return {name: policy for name, policy in policies.items() if policy not in left_out}
 
 
 def keep_levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:

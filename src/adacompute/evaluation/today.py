@@ -106,7 +106,7 @@ class TodayScore:
     @cached_property
     def within_recorded(self) -> TodayScore:
         """Today with at most as many samples as were recorded of its arm on every question."""
-        n_recorded = int(self.experiment.pool.arm_counts[:, self.arm].min())
+        n_recorded = self.experiment.pool.n_by_arm[self.arm]
         if self.today.n_samples <= n_recorded:
             return self
         return replace(self, today=replace(self.today, n_samples=n_recorded))
@@ -139,9 +139,9 @@ class TodayScore:
         every = experiment.evidence.run_arm(self.arm, confidence)
         result = every.columns(np.array([n_samples - 1]))
         rules = (FixedRule(n_samples),)
-        policy = RulePolicy("today", experiment.dense_levels, rules, PriceSchedule((1.0,)))
-        features = experiment.pool.features
-        return FittedPolicy(policy, (1.0,), features, is_stepped=True, known=result)
+        schedule, levels = PriceSchedule((1.0,)), experiment.dense_levels
+        policy = RulePolicy("today", levels, rules, schedule, mix_by="none")
+        return FittedPolicy(policy, schedule.prices, experiment.pool.features, known=result)
 
     @cached_property
     def cost(self) -> FloatArray:
@@ -151,8 +151,7 @@ class TodayScore:
     def cost_of(self, n_samples: int) -> FloatArray:
         """Return the cost of a number of samples that are sent as today's, on each question."""
         pool, calls = self.experiment.pool, self.today.calls
-        per_round = np.zeros(len(pool)) if pool.has_arms else pool.round_costs
-        cost = n_samples * pool.arm_cost()[:, self.arm] + per_round
+        cost = n_samples * pool.arm_cost()[:, self.arm] + self.experiment.round_costs
         if pool.prompt_cost is None or calls is None:
             return cost
         counted = 1 if pool.prompt_per_round else n_samples

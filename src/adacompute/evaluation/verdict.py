@@ -16,7 +16,6 @@ from typing import Any
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.baseline import describe_baseline
-from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import make_sequential_pooled
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings, PriceFrontier, list_frontier
@@ -174,10 +173,9 @@ def calibrate_pooled(
     policy, experiment = final.policy, score.experiment
     if policy.pooled is None:
         return ()
-    known = replay_evidence(experiment, policy.pooled, final.features)
     curve = score_held_out(experiment, make_sequential_pooled, n_assignments=1)
-    own = replace(score, curve=curve, _refit_variances={})
-    pooled = replace(final, policy=policy.pooled, known=known)
+    own = replace(score, curve=curve)
+    pooled = replace(final, policy=policy.pooled, known=None)
     frontier = PriceFrontier(own, pooled, settings or CalibrationSettings())
     return tuple(FrontierPoint(**point) for point in list_frontier(frontier))
 

@@ -53,7 +53,7 @@ class DraftUncertainty:
     source: str
     top_logprobs: int | None = None
 
-    def take(self, samples: BoolArray | IntArray) -> DraftUncertainty:
+    def __getitem__(self, samples: BoolArray | IntArray) -> DraftUncertainty:
         """Return the uncertainty of these samples only."""
         return replace(self, value=self.value[samples])
 

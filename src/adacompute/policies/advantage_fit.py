@@ -64,11 +64,6 @@ class TrainingOrders:
     prices: FloatArray
     rounds: RoundLimits = FREE
 
-    def rows(self, questions: IntArray, n_orders: int) -> IntArray:
-        """Return the rows of the first orders of some questions."""
-        count = min(n_orders, self.n_orders)
-        return np.asarray((questions[:, None] * self.n_orders + np.arange(count)).ravel())
-
     @property
     def n_fitted(self) -> int:
         """Orders of each question that values are fitted to."""
@@ -87,7 +82,10 @@ def fit_advantages(
     ``table`` is that of single samples of one arm. ``known`` are further fields of the policy.
     """
     n_orders, prices = training.n_fitted, training.prices
-    described, samples, own = _describe(training, prior, cell, n_orders)
+    first = training.train[:, None] * training.n_orders + np.arange(n_orders)
+    samples, own = training.samples.take(first.ravel()), np.repeat(cell, n_orders)
+    text = prior.cell_centre[own].astype(np.float64)
+    described = describe_orders(samples, text, n_orders)
     fit = _PolicyFit(training, prior, table, known)
     policy = fit.fit(described, samples, own)
     if table is not None:  # on one arm it is never clearly worse than a uniform number
@@ -111,17 +109,6 @@ def fit_advantages(
     uniform = np.stack([counts.argmax(axis=1), counts.max(axis=1)], axis=1)
     uniform[is_better] = 0
     return replace(policy, uniform=uniform)
-
-
-def _describe(
-    training: TrainingOrders, prior: Prior, cell: IntArray, n_orders: int
-) -> tuple[Described, OrderedSamples, IntArray]:
-    """Describe orders of the training questions; return them, and the cell of each."""
-    rows = training.rows(training.train, n_orders)
-    own = np.repeat(cell, n_orders)
-    samples = training.samples.take(rows)
-    text = prior.cell_centre[own].astype(np.float64)
-    return describe_orders(samples, text, n_orders), samples, own
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.types import Level
-from adacompute.policies.policy import (
-    Policy,
-    PreparedKind,
-    SampleEvidence,
-    mixing_uniform,
-)
+from adacompute.policies.policy import Policy, PreparedKind, SampleEvidence, mixing_uniform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +20,13 @@ if TYPE_CHECKING:
     from adacompute.core.types import IntArray, KeyArray
     from adacompute.policies.confidence import Confidence
     from adacompute.policies.price_schedule import PriceSchedule
+
+
+def name_level(arms: Sequence[str], arm: int, n_samples: int) -> Level:
+    """Return a number of samples of an arm as a level."""
+    if len(arms) == 1:
+        return Level(str(n_samples), n_samples)
+    return Level(f"{arms[arm]} × {n_samples}", n_samples, arms[arm])
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +49,7 @@ class ArmMixture(Policy):
     @property
     def levels(self) -> tuple[Level, ...]:  # type: ignore[override]  # from the choices
         """The efficient levels."""
-        if len(self.arms) == 1:
-            return tuple(Level(str(n), n) for _, n in self.choices)
-        return tuple(Level(f"{self.arms[a]} × {n}", n, self.arms[a]) for a, n in self.choices)
+        return tuple(name_level(self.arms, arm, n) for arm, n in self.choices)
 
     def next_level(
         self,
@@ -59,11 +59,10 @@ class ArmMixture(Policy):
         *,
         price: float,
         key: int,
-        cell: int,
-        rounds_left: int,
+        **_: int,
     ) -> tuple[int, int] | None:
         """Return the level to reach next and the samples it needs in total; None means stop."""
-        del answer, evidence, cell, rounds_left
+        del answer, evidence
         level = self.schedule.select_one(price, key)
         n_samples = self.choices[level][1]
         return (level, n_samples) if len(arm) < n_samples else None
@@ -79,5 +78,4 @@ class ArmMixture(Policy):
 
     def list_uniform(self) -> list[tuple[int, str | None]]:
         """Return the number of samples and the arm of each setting."""
-        named: tuple[str | None, ...] = self.arms if len(self.arms) > 1 else (None,)
-        return [(n, named[arm]) for arm, n in self.choices]
+        return [(level.n_samples, level.model) for level in self.levels]

@@ -15,15 +15,12 @@ import numpy as np
 from adacompute.core.errors import BundleError, ConfigError
 from adacompute.core.types import Float32Array, FloatArray, IntArray, Level, UtilityTable
 from adacompute.features.draft import ENTROPY, SURPRISE, DraftSource
-from adacompute.policies.inference import Predictor
 from adacompute.policies.policy import Policy, PreparedKind, State
-from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import (
     RouterPolicy,
     fit_router,
     router_from_spec,
     router_to_spec,
-    select_levels,
 )
 from adacompute.policies.spec import PolicySpec, read_entry
 
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class DraftRouterPolicy(Policy):
+class DraftRouterPolicy(RouterPolicy):
     """Classifiers of the oracle's levels that see the uncertainty of the first sample.
 
     ``column`` is the feature that holds it, and ``default`` its mean over the training questions,
@@ -42,16 +39,11 @@ class DraftRouterPolicy(Policy):
     name = "draft-router"
     prepared = PreparedKind.NOTHING
     first_needs_key = False
-    levels: tuple[Level, ...]
-    models: tuple[Predictor, ...]
-    schedule: PriceSchedule = field()
+    decides_once = False
+    first_levels = Policy.first_levels
     draft: DraftSource = field()
     column: int
     default: float
-
-    def prepare_features(self, features: Float32Array) -> Float32Array:
-        """Keep all features: the classifier that reads them depends on the price."""
-        return features
 
     def prepare_plan(self, features: Float32Array) -> Float32Array:
         """Keep nothing: the first action is one sample of any question."""
@@ -64,9 +56,7 @@ class DraftRouterPolicy(Policy):
         if len(drafted):
             features = state.features[drafted].copy()
             features[:, self.column] = self._read_drafts(state.take(drafted))
-            level[drafted] = select_levels(
-                self.models, self.schedule, price, state.key[drafted], features
-            )
+            level[drafted] = self.select_levels(price, state.key[drafted], features)
         return level
 
     def _read_drafts(self, state: State) -> FloatArray:
@@ -103,7 +93,7 @@ def fit_draft_router(
 
 def to_spec(policy: DraftRouterPolicy) -> PolicySpec:
     """Describe the policy as plain data."""
-    router = router_to_spec(RouterPolicy(policy.levels, policy.models, policy.schedule))
+    router = router_to_spec(policy)
     own = {
         "draft": policy.draft.source,
         "top_logprobs": policy.draft.top_logprobs,

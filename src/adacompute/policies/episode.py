@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core import votes
-from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import DataError
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 
@@ -126,19 +124,6 @@ class Episode:
             rounds_left=rounds,
         )
         return replace(self, state=state)
-
-    def winner(self, *, tie_break: str = FIRST_SEEN) -> IntArray:
-        """Return the sample that answers each question, −1 if no answer could be parsed.
-
-        It is the first sample of the leading class. ``tie_break`` is one of ``TIE_BREAKS``.
-        """
-        observed = self.state.observed
-        answer = observed.samples.answer[observed.row]
-        votes_now = np.arange(answer.shape[1]) < observed.n_samples[:, None]
-        logprob = observed.samples.logprob if tie_break == LOGPROB else None
-        if logprob is not None:
-            logprob = np.where(votes_now, logprob[observed.row], -np.inf)
-        return votes.winner(np.where(votes_now, answer, UNPARSED), logprob=logprob)
 
 
 def run_episode(episode: Episode) -> Episode:

@@ -26,6 +26,8 @@ import numpy as np
 from adacompute.core.states import StateMeasure, States, states
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from adacompute.core.types import FloatArray, IntArray
 
 PRICES = np.geomspace(1.0, 1e-6, 97)
@@ -47,17 +49,10 @@ def break_even_prices(
     samples cannot continue: their break-even price is 0. ``table`` holds the states of the measure,
     if they are not all states.
     """
-    mass, correct_mass = measure.mass, measure.correct_mass
-    prices, table = prices.astype(mass.dtype), table or states()
-    result = np.zeros(mass.shape, dtype=mass.dtype)
-    last = int(table.n_samples[len(mass) - 1])
-    value = np.repeat(correct_mass[table.layer(last), :, None], len(prices), axis=2)
-    for n in range(last - 1, -1, -1):
-        layer = table.layer(n)
-        stopping, probability = correct_mass[layer, :, None], mass[layer, :, None]
-        continuing = continuation_value(value, n, table=table) - prices * probability
-        result[layer] = _crossing(continuing - stopping, MIN_GAIN * probability, prices)
-        value = np.maximum(stopping, continuing)
+    prices, table = prices.astype(measure.mass.dtype), table or states()
+    result = np.zeros(measure.mass.shape, dtype=measure.mass.dtype)
+    for layer, gain, mass in _go_back(measure, prices, table):
+        result[layer] = _crossing(gain, MIN_GAIN * mass, prices)
     return result
 
 
@@ -67,18 +62,27 @@ def advantages(measure: StateMeasure, prices: FloatArray) -> FloatArray:
     Prices are those of a sample. States that no question reaches, and those with the largest number
     of samples, have an advantage of −1.
     """
-    table = states()
-    shape = (*measure.mass.shape, len(prices))
-    found = np.full(shape, -1.0)
-    last = int(table.n_samples[len(measure.mass) - 1])
-    value = np.repeat(measure.correct_mass[table.layer(last), :, None], len(prices), axis=2)
+    found = np.full((*measure.mass.shape, len(prices)), -1.0)
+    for layer, gain, mass in _go_back(measure, prices, states()):
+        np.divide(gain, mass, out=found[layer], where=mass > MIN_GAIN)
+    return found
+
+
+def _go_back(
+    measure: StateMeasure, prices: FloatArray, table: States
+) -> Iterator[tuple[slice, FloatArray, FloatArray]]:
+    """Yield the states of each number of samples, the gain of one more there, and their mass.
+
+    The largest number is left out. Gains are (states, C, prices), and the mass is (states, C, 1).
+    """
+    mass, correct_mass = measure.mass[:, :, None], measure.correct_mass[:, :, None]
+    last = int(table.n_samples[len(mass) - 1])
+    value = np.repeat(correct_mass[table.layer(last)], len(prices), axis=2)
     for n in range(last - 1, -1, -1):
         layer = table.layer(n)
-        stopping, mass = measure.correct_mass[layer, :, None], measure.mass[layer, :, None]
-        continuing = continuation_value(value, n) - prices * mass
-        np.divide(continuing - stopping, mass, out=found[layer], where=mass > MIN_GAIN)
-        value = np.maximum(stopping, continuing)
-    return found
+        continuing = continuation_value(value, n, table=table) - prices * mass[layer]
+        yield layer, continuing - correct_mass[layer], mass[layer]
+        value = np.maximum(correct_mass[layer], continuing)
 
 
 def continuation_value(

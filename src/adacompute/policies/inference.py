@@ -11,6 +11,7 @@ know training.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +25,15 @@ OPSET, IR_VERSION = 3, 8  # of ai.onnx.ml and of the file: every onnxruntime rea
 ENSEMBLE, DOMAIN = "TreeEnsembleRegressor", "ai.onnx.ml"
 UNSEEN_LEVEL_SCORE = -1e9
 """Score of a level that was never the best one in training."""
+
+UNSEEN_LEVEL: dict[str, list[Any]] = {
+    "left_children": [-1],
+    "right_children": [-1],
+    "split_indices": [0],
+    "split_conditions": [UNSEEN_LEVEL_SCORE],
+    "default_left": [0],
+}
+"""The tree of such a level, a single leaf."""
 
 
 class Predictor(Protocol):
@@ -124,85 +134,45 @@ def trees_to_onnx(raw: bytes, *, n_features: int, n_outputs: int, output_of: Int
     base = np.atleast_1d(json.loads(learner["learner_model_param"]["base_score"]))
     base_values = np.zeros(n_outputs)
     base_values[output_of] = np.broadcast_to(base, len(output_of))
-    trees = [
-        *zip(model["trees"], output_of[model["tree_info"]].tolist(), strict=True),
-        *(
-            (_leaf(UNSEEN_LEVEL_SCORE), output)
-            for output in range(n_outputs)
-            if output not in output_of
-        ),
-    ]
-    nodes: dict[str, list[Any]] = {
-        name: [] for name in ("tree", "id", "feature", "value", "mode", "true", "false", "missing")
-    }
-    leaves: dict[str, list[Any]] = {name: [] for name in ("tree", "id", "target", "weight")}
+    trees = [*zip(model["trees"], output_of[model["tree_info"]].tolist(), strict=True)]
+    trees += [(UNSEEN_LEVEL, one) for one in range(n_outputs) if one not in output_of]
+    columns: defaultdict[str, list[Any]] = defaultdict(list)
     for number, (tree, output) in enumerate(trees):
-        left, right = tree["left_children"], tree["right_children"]
-        size = len(left)
-        is_leaf = [child == -1 for child in left]
-        nodes["tree"] += [number] * size
-        nodes["id"] += range(size)
-        nodes["feature"] += tree["split_indices"]
-        nodes["value"] += tree["split_conditions"]
-        nodes["mode"] += ["LEAF" if end else "BRANCH_LT" for end in is_leaf]
-        nodes["true"] += [max(0, child) for child in left]
-        nodes["false"] += [max(0, child) for child in right]
-        nodes["missing"] += tree["default_left"]
-        ends = [i for i in range(size) if is_leaf[i]]
-        leaves["tree"] += [number] * len(ends)
-        leaves["id"] += ends
-        leaves["target"] += [output] * len(ends)
-        leaves["weight"] += [tree["split_conditions"][i] for i in ends]
-    return _write(onnx, nodes, leaves, base_values.tolist(), n_features=n_features)
-
-
-def _leaf(value: float) -> dict[str, list[Any]]:
-    """Return a tree with a single leaf."""
-    return {
-        "left_children": [-1],
-        "right_children": [-1],
-        "split_indices": [0],
-        "split_conditions": [value],
-        "default_left": [0],
-    }
-
-
-def _write(
-    onnx: Any,  # noqa: ANN401 - the module
-    nodes: dict[str, list[Any]],
-    leaves: dict[str, list[Any]],
-    base_values: list[float],
-    *,
-    n_features: int,
-) -> bytes:
-    """Return a model with one TreeEnsembleRegressor."""
+        for name, values in _list_nodes(tree, number, output).items():
+            columns[name] += values
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
-    ensemble = helper.make_node(
-        ENSEMBLE,
-        ["features"],
-        ["scores"],
-        domain=DOMAIN,
-        n_targets=len(base_values),
-        base_values=base_values,
-        nodes_treeids=nodes["tree"],
-        nodes_nodeids=nodes["id"],
-        nodes_featureids=nodes["feature"],
-        nodes_values=nodes["value"],
-        nodes_modes=nodes["mode"],
-        nodes_truenodeids=nodes["true"],
-        nodes_falsenodeids=nodes["false"],
-        nodes_missing_value_tracks_true=[int(flag) for flag in nodes["missing"]],
-        target_treeids=leaves["tree"],
-        target_nodeids=leaves["id"],
-        target_ids=leaves["target"],
-        target_weights=leaves["weight"],
-    )
-    graph = helper.make_graph(
-        [ensemble],
-        "trees",
+    names = ["features"], ["scores"]
+    options: dict[str, Any] = {
+        "n_targets": n_outputs,
+        "base_values": base_values.tolist(),
+        **columns,
+    }
+    ensemble = helper.make_node(ENSEMBLE, *names, domain=DOMAIN, **options)
+    ends = (
         [helper.make_tensor_value_info("features", floats, [None, n_features])],
-        [helper.make_tensor_value_info("scores", floats, [None, len(base_values)])],
+        [helper.make_tensor_value_info("scores", floats, [None, n_outputs])],
     )
     opsets = [helper.make_opsetid(DOMAIN, OPSET), helper.make_opsetid("", 17)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
-    return bytes(model.SerializeToString())
+    graph = helper.make_graph([ensemble], "trees", *ends)
+    written = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+    return bytes(written.SerializeToString())
+
+
+def _list_nodes(tree: dict[str, list[Any]], number: int, output: int) -> dict[str, list[Any]]:
+    """Return the nodes and leaves of a tree as attributes of an ensemble."""
+    left, right, values = tree["left_children"], tree["right_children"], tree["split_conditions"]
+    leaves = [i for i, child in enumerate(left) if child == -1]
+    return {
+        "nodes_treeids": [number] * len(left),
+        "nodes_nodeids": list(range(len(left))),
+        "nodes_featureids": tree["split_indices"],
+        "nodes_values": values,
+        "nodes_modes": ["LEAF" if child == -1 else "BRANCH_LT" for child in left],
+        "nodes_truenodeids": [max(0, child) for child in left],
+        "nodes_falsenodeids": [max(0, child) for child in right],
+        "nodes_missing_value_tracks_true": [int(flag) for flag in tree["default_left"]],
+        "target_treeids": [number] * len(leaves),
+        "target_nodeids": leaves,
+        "target_ids": [output] * len(leaves),
+        "target_weights": [values[i] for i in leaves],
+    }

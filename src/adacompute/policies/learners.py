@@ -9,11 +9,10 @@ prices or policies.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -69,7 +68,8 @@ def fit_classifier(
         raise ConfigError(f"classifier must be one of {CLASSIFIERS}, got {classifier!r}")
     present, index = np.unique(label, return_inverse=True)
     if classifier == "gbm" or len(present) == 1:
-        return _fit_trees(features, index, present, n_levels=n_levels, weight=weight, seed=seed)
+        booster = boost(features, index, tree_settings(len(present)), weight=weight, seed=seed)
+        return _to_model(booster, features.shape[1], n_levels, present)
     model = _scikit_classifier(classifier, seed)
     from sklearn.exceptions import ConvergenceWarning
 
@@ -86,23 +86,6 @@ def fit_classifier(
         ) from None
 
 
-def _fit_trees(
-    features: Float32Array,
-    index: IntArray,
-    present: IntArray,
-    *,
-    n_levels: int,
-    weight: FloatArray | None,
-    seed: int,
-) -> OnnxModel:
-    booster = boost(features, index, tree_settings(len(present)), weight=weight, seed=seed)
-    return OnnxModel(
-        trees_to_onnx(
-            _to_json(booster), n_features=features.shape[1], n_outputs=n_levels, output_of=present
-        )
-    )
-
-
 def tree_settings(n_labels: int) -> dict[str, Any]:
     """Return the settings of the paper's trees, for this many different labels."""
     if n_labels == 1:  # nothing to learn: any constant score will do
@@ -113,16 +96,9 @@ def tree_settings(n_labels: int) -> dict[str, Any]:
 def fit_values(features: Float32Array, utility: FloatArray, *, seed: int = 0) -> OnnxModel:
     """Fit a regressor of the utility of every level, (N, F) → (N, K)."""
     settings = {"objective": "reg:squarederror", **VALUE_GBM}
-    raw = _to_json(boost(features, utility, settings, weight=None, seed=seed))
+    booster = boost(features, utility, settings, weight=None, seed=seed)
     n_levels = utility.shape[1]
-    return OnnxModel(
-        trees_to_onnx(
-            raw,
-            n_features=features.shape[1],
-            n_outputs=n_levels,
-            output_of=np.arange(n_levels),
-        )
-    )
+    return _to_model(booster, features.shape[1], n_levels, np.arange(n_levels))
 
 
 def boost(
@@ -146,8 +122,16 @@ def boost(
     return booster
 
 
-def _to_json(booster: Any) -> bytes:  # noqa: ANN401 - a booster of xgboost
-    return bytes(booster.save_raw("json"))
+def _to_model(
+    booster: Any,  # noqa: ANN401 - a booster of xgboost
+    n_features: int,
+    n_outputs: int,
+    output_of: IntArray,
+) -> OnnxModel:
+    raw = booster.save_raw("json")
+    return OnnxModel(
+        trees_to_onnx(raw, n_features=n_features, n_outputs=n_outputs, output_of=output_of)
+    )
 
 
 def single_threaded() -> AbstractContextManager[Any]:
@@ -181,13 +165,6 @@ def fit_clusters(
     return model.labels_.astype(np.int64), model.cluster_centers_
 
 
-class Softmax(NamedTuple):
-    """A softmax regression: probabilities of labels at given points, and its inverse penalty."""
-
-    inverse_penalty: float
-    probabilities: Callable[[FloatArray], FloatArray]
-
-
 def assign_folds(group: IntArray, n_folds: int, *, seed: int = 0) -> IntArray:
     """Return a fold for each question; questions of one group share a fold.
 
@@ -203,12 +180,13 @@ def fit_softmax(
     *,
     inverse_penalty: float | None = None,
     seed: int = 0,
-) -> Softmax | None:
+) -> tuple[float, Any] | None:
     """Fit the probability of each label at a point; None if points do not predict labels reliably.
 
-    Labels are 0, 1, … and all occur. Copies of a question are one group. The inverse penalty is
-    chosen by cross-validated likelihood, which must be better than that of constant label shares by
-    more than chance. If an ``inverse_penalty`` is given, neither is done.
+    Returns the inverse penalty, and a model of scikit-learn. Labels are 0, 1, … and all occur.
+    Copies of a question are one group. The inverse penalty is chosen by cross-validated likelihood,
+    which must be better than that of constant label shares by more than chance. If an
+    ``inverse_penalty`` is given, neither is done.
     """
     if inverse_penalty is None:
         fold = assign_folds(group, SOFTMAX_FOLDS, seed=seed)
@@ -224,10 +202,7 @@ def fit_softmax(
         error = float(np.sqrt(len(deviation) * deviation.var(ddof=1))) / len(points)
         if best.mean() < SOFTMAX_MIN_Z * error:
             return None
-    model = _logistic_regression(points, label, inverse_penalty, seed)
-    return Softmax(
-        inverse_penalty, lambda points: np.asarray(model.predict_proba(points), np.float64)
-    )
+    return inverse_penalty, _logistic_regression(points, label, inverse_penalty, seed)
 
 
 def _held_out_gain(

@@ -313,10 +313,13 @@ class Policy:
 
     def find_ends(
         self, samples: OrderedSamples, cell: IntArray, latency_s: FloatArray | None = None
-    ) -> Ends | None:
-        """Return where each order of samples ends at each price; None if it has no positions."""
-        del samples, cell, latency_s
-        return None
+    ) -> Ends:
+        """Return where each order of samples ends at each price of the schedule.
+
+        Only a policy with ``max_by_arm`` can say it. ``latency_s`` (M, W) is how long each sample
+        takes.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no positions")
 
     def mean_samples(self, prices: FloatArray) -> FloatArray | None:
         """Return the mean samples of a question in each cell at prices of a sample, (P, C).

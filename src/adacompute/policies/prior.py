@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, FloatArray, IntArray
 
 MAX_CLUSTERS = 12
-MAX_CELLS = 24
+MIN_CELLS, MAX_CELLS = 2, 24
 QUESTIONS_PER_CLUSTER = 8
 """Training questions that are needed per cluster."""
 
@@ -134,30 +134,22 @@ def fit_prior(
         return fitted._replace(cluster=_assign_clusters(profile, profile[rows], fitted.cluster))
     size = len(profile)
     pooled = pooled_fit(features.shape[1], size)
-    varying = profile[:, profile.std(axis=0) > EPSILON]
     n_clusters = min(MAX_CLUSTERS, size // QUESTIONS_PER_CLUSTER)
     n_cells = min(MAX_CELLS, size // QUESTIONS_PER_CELL)
-    too_few = min(n_clusters, n_cells) < 2  # noqa: PLR2004 - one of each says nothing
-    if not features.shape[1] or not varying.shape[1] or too_few:
+    if not features.shape[1] or min(n_clusters, n_cells) < MIN_CELLS:
         return pooled
     cluster, _ = fit_clusters(profile, n_clusters, seed=seed)
-    if cluster.max() == 0:
+    found = None if cluster.max() == 0 else _predict(features, profile, group)
+    if found is None:
         return pooled
-    mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
-    scale = (1.0 / (features.std(axis=0, dtype=np.float64) + MIN_STD)).astype(np.float32)
-    points = standardise(features, mean, scale).astype(np.float64)
-    predicted, slope = _ridge(points, varying, group)
-    if not predicted.shape[1]:
-        return pooled
-    std = predicted.std(axis=0) + EPSILON
-    predicted, slope = predicted / std, slope / std
-    softmax = fit_softmax(predicted, cluster, group, inverse_penalty=inverse_penalty, seed=seed)
+    softmax = fit_softmax(
+        found.predicted, cluster, group, inverse_penalty=inverse_penalty, seed=seed
+    )
     if softmax is None:
         return pooled
-    _, centre = fit_clusters(predicted, n_cells, n_starts=1, seed=seed)
-    prior = Prior(mean, scale, slope.astype(np.float32), centre.astype(np.float32))
-    cell_share = softmax.probabilities(centre).T
-    return FittedPrior(prior, cluster, cell_share, softmax.inverse_penalty)
+    inverse_penalty, model = softmax
+    prior, _, centre = found.fit_cells(n_cells, seed)
+    return FittedPrior(prior, cluster, model.predict_proba(centre).T, inverse_penalty)
 
 
 def fit_cells(
@@ -168,21 +160,42 @@ def fit_cells(
     A training question is in the cell of what the others predict for it. Without a profile that
     can be predicted there is one cell.
     """
-    pooled, none = pooled_prior(features.shape[1]), np.zeros(len(profile), dtype=np.int64)
-    varying = profile[:, profile.std(axis=0) > EPSILON]
     n_cells = min(MAX_CELLS, len(profile) // QUESTIONS_PER_CELL)
-    if not features.shape[1] or not varying.shape[1] or n_cells < 2:  # noqa: PLR2004 - as above
-        return pooled, none
+    found = None if n_cells < MIN_CELLS else _predict(features, profile, group)
+    if found is None:
+        return pooled_prior(features.shape[1]), np.zeros(len(profile), dtype=np.int64)
+    prior, cell, _ = found.fit_cells(n_cells, seed)
+    return prior, cell
+
+
+class _Predictions(NamedTuple):
+    """What the other questions predict for each one, and how features become predictions."""
+
+    mean: Float32Array
+    scale: Float32Array
+    slope: FloatArray
+    predicted: FloatArray
+
+    def fit_cells(self, n_cells: int, seed: int) -> tuple[Prior, IntArray, FloatArray]:
+        """Return cells of predictions, the cell of each question, and their exact centres."""
+        cell, centre = fit_clusters(self.predicted, n_cells, n_starts=1, seed=seed)
+        slope, rounded = self.slope.astype(np.float32), centre.astype(np.float32)
+        return Prior(self.mean, self.scale, slope, rounded), cell, centre
+
+
+def _predict(features: Float32Array, profile: FloatArray, group: IntArray) -> _Predictions | None:
+    """Predict profiles from features, in standard deviations; None if none can be predicted."""
+    varying = profile[:, profile.std(axis=0) > EPSILON]
+    if not features.shape[1] or not varying.shape[1]:
+        return None
     mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
     scale = (1.0 / (features.std(axis=0, dtype=np.float64) + MIN_STD)).astype(np.float32)
     points = standardise(features, mean, scale).astype(np.float64)
     predicted, slope = _ridge(points, varying, group)
     if not predicted.shape[1]:
-        return pooled, none
+        return None
     std = predicted.std(axis=0) + EPSILON
-    cell, centre = fit_clusters(predicted / std, n_cells, n_starts=1, seed=seed)
-    prior = Prior(mean, scale, (slope / std).astype(np.float32), centre.astype(np.float32))
-    return prior, cell
+    return _Predictions(mean, scale, slope / std, predicted / std)
 
 
 def _assign_clusters(profile: FloatArray, known: FloatArray, cluster: IntArray) -> IntArray:

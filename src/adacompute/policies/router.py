@@ -50,7 +50,9 @@ class RouterPolicy(Policy):
         levels = [model.predict(features).argmax(axis=1) for model in self.models]
         return np.stack(levels, axis=1).astype(np.uint8)
 
-    def first_levels(self, price: float, prepared: npt.NDArray[Any], keys: KeyArray) -> IntArray:
+    def first_levels(
+        self, price: float, prepared: npt.NDArray[Any], keys: KeyArray
+    ) -> IntArray | None:
         """Return the level that the classifier of the price chose."""
         setting = self.schedule.select(price, mixing_uniform(keys))
         return np.asarray(prepared[np.arange(len(prepared)), setting], dtype=np.int64)
@@ -59,26 +61,17 @@ class RouterPolicy(Policy):
         """Take the level with the highest score of the classifier at this price."""
         new = np.flatnonzero(state.level == NO_LEVEL)
         level = state.level.copy()
-        level[new] = select_levels(
-            self.models, self.schedule, price, state.key[new], state.features[new]
-        )
+        level[new] = self.select_levels(price, state.key[new], state.features[new])
         return level
 
-
-def select_levels(
-    models: tuple[Predictor, ...],
-    schedule: PriceSchedule,
-    price: float,
-    key: KeyArray,
-    features: Float32Array,
-) -> IntArray:
-    """Return the level that the classifier of a price gives to each question."""
-    level = np.zeros(len(key), dtype=np.int64)
-    setting = schedule.select(price, mixing_uniform(key))
-    for number in np.unique(setting):
-        rows = np.flatnonzero(setting == number)
-        level[rows] = models[number].predict(features[rows]).argmax(axis=1)
-    return level
+    def select_levels(self, price: float, key: KeyArray, features: Float32Array) -> IntArray:
+        """Return the level that the classifier of a price gives to each question."""
+        level = np.zeros(len(key), dtype=np.int64)
+        setting = self.schedule.select(price, mixing_uniform(key))
+        for number in np.unique(setting):
+            rows = np.flatnonzero(setting == number)
+            level[rows] = self.models[number].predict(features[rows]).argmax(axis=1)
+        return level
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,6 @@ from adacompute.policies.policy import (
     PreparedKind,
     State,
     mixing_uniform,
-    mixing_uniform_of,
 )
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.spec import PolicySpec, read_choice, read_entry, read_number, read_numbers
@@ -142,7 +141,6 @@ class RuleLookup:
         any_price = PriceSchedule((1.0,))
         self._single = [replace(policy, rules=(rule,), schedule=any_price) for rule in policy.rules]
         self._policy = policy
-        self._position = lru_cache(MAX_REMEMBERED)(policy.schedule.position)
         self._level = lru_cache(MAX_REMEMBERED)(self._decide_by)
 
     def decide(
@@ -155,31 +153,26 @@ class RuleLookup:
         **_: float,
     ) -> int:
         """Return what the question's rule says about its answers."""
-        rule = 0 if len(self._single) == 1 else self._rule(key, price)
+        schedule = self._policy.schedule
+        if len(self._single) == 1:
+            rule = 0
+        elif self._policy.mix_by == "key":
+            rule = schedule.select_one(price, key)
+        else:
+            rule = schedule.position(price)[0]
         return self._level(rule, level, answers)
 
     def _decide_by(self, rule: int, level: int, answers: tuple[int, ...]) -> int:
-        return _decide_alone(self._single[rule], answers, level)
-
-    def _rule(self, key: int, price: float) -> int:
-        """Return the rule of a question, as ``PriceSchedule.select`` does."""
-        first, share = self._position(price)
-        return first + (
-            share > 0 and self._policy.mix_by == "key" and mixing_uniform_of(key) < share
+        """Decide about one question by a rule, which uses only the answers and the level."""
+        state = State(
+            key=np.zeros(1, dtype=np.uint64),
+            features=np.empty((1, 0), dtype=np.float32),
+            cost=np.zeros((1, len(self._policy.levels))),
+            observed=observe(answers),
+            level=np.array([level]),
+            rounds_left=np.array([1]),
         )
-
-
-def _decide_alone(policy: Policy, answers: tuple[int, ...], level: int) -> int:
-    """Decide in a block of one question, by a policy that uses only the answers and the level."""
-    state = State(
-        key=np.zeros(1, dtype=np.uint64),
-        features=np.empty((1, 0), dtype=np.float32),
-        cost=np.zeros((1, len(policy.levels))),
-        observed=observe(answers),
-        level=np.array([level]),
-        rounds_left=np.array([1]),
-    )
-    return int(policy.decide(state, 1.0)[0])
+        return int(self._single[rule].decide(state, 1.0)[0])
 
 
 def to_spec(policy: RulePolicy) -> PolicySpec:

@@ -38,10 +38,10 @@ class PolicyKind(NamedTuple):
 
 
 POLICY_KINDS = {
-    "router": PolicyKind(router.RouterPolicy, router.router_to_spec, router.router_from_spec),
     "draft-router": PolicyKind(
         draft_router.DraftRouterPolicy, draft_router.to_spec, draft_router.from_spec
     ),
+    "router": PolicyKind(router.RouterPolicy, router.router_to_spec, router.router_from_spec),
     "value-router": PolicyKind(
         router.ValueRouterPolicy, router.value_router_to_spec, router.value_router_from_spec
     ),
@@ -59,7 +59,8 @@ POLICY_KINDS = {
     ),
     "rules": PolicyKind(rule_policy.RulePolicy, rule_policy.to_spec, rule_policy.from_spec),
 }
-"""Policies that can be stored, by the name of their kind in ``bundle.json``."""
+"""Policies that can be stored, by the name of their kind in ``bundle.json``; a policy is of the
+first kind that fits."""
 
 
 def policy_to_json(policy: Policy) -> tuple[dict[str, Any], dict[str, bytes]]:

@@ -53,20 +53,20 @@ def fit_by_votes(
     sums: StateSums,
     levels: tuple[Level, ...],
     *,
-    rows: IntArray | None = None,
-    group: KeyArray | None = None,
+    rows: IntArray,
+    group: KeyArray,
     round_cost: float = 0.0,
     seed: int = 0,
 ) -> SequentialPolicy:
     """Fit the prior and the break-even prices of its cells to training questions.
 
-    ``rows`` are the training questions among those of ``sums``, by default all; ``features``,
-    ``profile`` (their response profiles) and ``group`` are those of the training questions. Copies
-    of a question share a group; without it every question is its own group. How far a cell is
+    ``rows`` are the training questions among those of ``sums``; ``features``, ``profile`` (their
+    response profiles) and ``group`` are those of the training questions. Copies of a question share
+    a group. How far a cell is
     shrunk towards all questions is chosen by cross-validation; a cell that is shrunk completely
     ignores the features.
     """
-    groups = np.arange(len(features)) if group is None else number_by_appearance(group)
+    groups = number_by_appearance(group)
     with single_threaded():
         training = _TrainingSet(features, profile, groups, sums, rows, seed)
         fitted, shrinkage = fit_prior(features, profile, groups, seed=seed), 0.0
@@ -111,13 +111,11 @@ class _TrainingSet:
     profile: FloatArray
     group: IntArray
     sums: StateSums
-    rows: IntArray | None
+    rows: IntArray
     seed: int
 
     def sum(self, assignments: Sequence[IntArray], sizes: Sequence[int]) -> list[StateMeasure]:
         """Return the sums of the training questions over groups of them."""
-        if self.rows is None:
-            return self.sums.sum(assignments, sizes)
         spread = []
         for assignment in assignments:
             every = np.full(len(self.sums.answers), NO_GROUP)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -71,8 +71,7 @@ MIN_VOTES = 10
 """Votes with right and wrong answers that are needed to fit weights."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Votes:
+class _Votes(NamedTuple):
     """Votes of M orders of n samples: answers numbered by their first sample, −1 if unparsed.
 
     ``values`` (M, n, F) are what the logarithm of a weight is linear in, ``accuracy`` (M, n) that
@@ -84,17 +83,8 @@ class _Votes:
     accuracy: FloatArray
     question: IntArray
 
-    def take(self, rows: IntArray) -> _Votes:
+    def take(self, rows: IntArray | BoolArray) -> _Votes:
         return _Votes(self.label[rows], self.values[rows], self.accuracy[rows], self.question[rows])
-
-    @staticmethod
-    def join(parts: Sequence[_Votes]) -> _Votes:
-        return _Votes(
-            np.concatenate([one.label for one in parts]),
-            np.concatenate([one.values for one in parts]),
-            np.concatenate([one.accuracy for one in parts]),
-            np.concatenate([one.question for one in parts]),
-        )
 
 
 def fit_votes(
@@ -193,7 +183,7 @@ def _list_votes(
     question = np.repeat(np.arange(len(train)), N_ORDERS)
     size = max(one.shape[1] for one in orders)
     parts = [_number_votes(samples, values, one, question, size) for one in orders]
-    return _Votes.join(parts), np.array(centre)
+    return _Votes(*map(np.concatenate, zip(*parts, strict=True))), np.array(centre)
 
 
 def _scale(fitted: Confidence, name: str) -> float:
@@ -226,18 +216,15 @@ def _fit(
     votes: _Votes, centre: FloatArray, bounds: Sequence[tuple[float, float]], n_questions: int
 ) -> FloatArray:
     """Return the coefficients of largest penalised likelihood."""
-    label, values, right = votes.label, votes.values, votes.accuracy
-    is_parsed = label != UNPARSED
-    safe = np.where(is_parsed, label, 0)
-    n_rows, size = label.shape
-    cell = np.arange(n_rows)[:, None] * size + safe
-    seen = np.bincount(cell.ravel(), is_parsed.ravel(), n_rows * size).reshape(n_rows, size) > 0
+    size, share = votes.label.shape[1], n_questions / len(votes.label)
+    # Answers have the numbers of their first samples.
+    seen, right = votes.label == np.arange(size), votes.accuracy
     kept = ((right > 0) & seen).any(axis=1) & ((right < 1) & seen).any(axis=1)
     if kept.sum() < MIN_VOTES:
         return centre
-    values, right, safe = values[kept], right[kept], safe[kept]
-    is_parsed, seen = is_parsed[kept], seen[kept]
-    n_rows, share = len(right), n_questions / len(label)
+    label, values, right, _ = votes.take(kept)
+    n_rows, seen, is_parsed = len(right), seen[kept], label != UNPARSED
+    safe = np.where(is_parsed, label, 0)
     cell = np.arange(n_rows)[:, None] * size + safe
 
     def loss(parameters: FloatArray) -> tuple[float, FloatArray]:

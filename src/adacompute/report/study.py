@@ -19,7 +19,6 @@ import numpy as np
 
 from adacompute.core.errors import InfeasibleBudget
 from adacompute.evaluation.baseline import BASELINE
-from adacompute.evaluation.evidence_factories import list_levels
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier, spread_points
 from adacompute.evaluation.held_out import CurvePoint
@@ -31,7 +30,6 @@ from adacompute.evaluation.savings import compare_policy, state_saving
 from adacompute.evaluation.scores import oracle_point
 from adacompute.evaluation.today import Today, TodayScore
 from adacompute.evaluation.verdict import MIN_QUESTIONS
-from adacompute.policies.price_schedule import fit_price_schedule
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
@@ -103,8 +101,8 @@ class Study:
         if not experiment.pool.has_arms:
             return [str(level) for level in experiment.levels], experiment.table.utility
         result = experiment.evidence.run_levels(None)
-        kept, _ = fit_price_schedule(result.cost.mean(axis=0), result.accuracy.mean(axis=0))
-        levels = [list_levels(experiment)[k] for k in kept.tolist()]
+        kept, _ = result.find_efficient(np.arange(len(experiment.pool)))
+        levels = [experiment.evidence.levels[k] for k in kept.tolist()]
         names = [f"{experiment.arm_names[arm]} × {n}" for arm, n in levels]
         return names, result.accuracy[:, kept]
 

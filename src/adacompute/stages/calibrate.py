@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.costs import CostModel
-from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import MARGIN, TOLERANCE, CalibrationSettings
@@ -171,9 +170,7 @@ def _final_fit(bundle: Bundle, experiment: Experiment) -> FittedPolicy:
     features = pool.sequential_features if words else pool.features
     if features is None:
         raise BundleError("the questions of this run have no texts: train the policy on this run")
-    policy = bundle.policy
-    known = replay_evidence(experiment, policy, features)
-    return FittedPolicy(policy, tuple(prices), features, is_stepped=policy.is_stepped, known=known)
+    return FittedPolicy(bundle.policy, tuple(prices), features)
 
 
 def _experiment(run: Path, bundle: Bundle, max_rounds: int) -> tuple[Experiment, str]:

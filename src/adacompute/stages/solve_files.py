@@ -132,7 +132,7 @@ def solve_files(
         raise DataError(f"there are no questions in {path}")
     read = partial(read_blocks, files, np.array(cost, dtype=np.float64))
     sample = join_tables(list(read(sampled=True)))
-    cutoff, _ = find_block_cutoff(read, sample, budget)
+    cutoff = find_block_cutoff(read, sample, budget).cutoff
     totals = AllocationTotals(len(cost))
     schema = pa.schema([("level", pa.int16())])
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,6 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 from adacompute.evaluation.factories import find_trainable
-from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
 from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import VERSION
@@ -226,9 +225,7 @@ def _cells(fitted: FittedPolicy) -> dict[str, Any]:
 
 def _score_on_training(experiment: Experiment, fitted: FittedPolicy) -> list[dict[str, float]]:
     """Return the cost and accuracy at each price on the questions that it was fitted to."""
-    every = np.arange(len(experiment.pool))
-    (replayed,) = replay_splits(experiment, lambda *_: fitted, [(every, every)])
-    result = replayed.result
+    result = experiment.run(fitted)
     means = (column.mean(axis=0) for column in (result.cost, result.accuracy, result.n_rounds))
     names = ("price", "cost", "accuracy", "rounds")
     return [
