@@ -27,7 +27,7 @@ from adacompute.cli.options import (
     is_given,
     refuse_repeated,
 )
-from adacompute.options.definition import ABOUT, About
+from adacompute.options.definition import ABOUT, NEEDS, About
 
 LISTS: dict[Any, click.ParamType] = {int: WHOLE_NUMBERS, float: NUMBERS, str: NAMES}  # type: ignore[type-arg]
 SCALARS: dict[Any, Any] = {int: int, float: float, str: str, Path: RUN}
@@ -79,6 +79,10 @@ def _build(ctx: click.Context, kind: type[Any], given: Mapping[str, Any]) -> Any
             values[one.name] = given[one.name]
             continue
         set_ = [option for option in _declare(group) if is_given(ctx, option.name or "")]
+        other, purpose = one.metadata.get(NEEDS, (None, ""))
+        if set_ and other and given[other.replace("-", "_")] is None:
+            words = ", ".join(option.opts[0] for option in set_)
+            raise click.UsageError(f"{words} need --{other}, {purpose}")
         needed = [own for own in fields(group) if own.default is MISSING]
         for own in needed:
             if set_ and given[own.name] is None:

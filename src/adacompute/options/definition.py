@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-ABOUT = "option"
-"""Key of the metadata of a field."""
+ABOUT, NEEDS = "option", "needs"
+"""Keys of the metadata of a field."""
 
 Kind = TypeVar("Kind")
 Result = TypeVar("Result")
@@ -44,6 +44,11 @@ def option(
 ) -> Any:  # noqa: ANN401 - as dataclasses.field
     """Return a field that is an option; without a default it must be given."""
     return field(default=default, metadata={ABOUT: About(help, **about)})
+
+
+def group(needs: str, purpose: str) -> Any:  # noqa: ANN401 - as dataclasses.field
+    """Return a field that holds a group of options, which make no sense without another option."""
+    return field(default=None, metadata={NEEDS: (needs, purpose)})
 
 
 def takes(kind: type[Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:

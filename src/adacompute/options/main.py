@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adacompute.core.errors import ConfigError
-from adacompute.options.definition import option
+from adacompute.options.definition import group, option
 from adacompute.options.shared import (
     API_KEY_ENV,
     CONFIDENCE,
@@ -52,7 +52,7 @@ class FitOptions(LevelOptions, CostOptions, EvidenceOptions, NameOptions, SeedOp
     base_url: str | None = option(
         "Collect first: SOURCE is questions for this server (…/v1).", None
     )
-    sampling: SamplingOptions | None = None
+    sampling: SamplingOptions | None = group("base-url", "to collect samples first")
 
     def __post_init__(self) -> None:
         if self.same_answer is not None and self.today is None:
