@@ -20,7 +20,7 @@ from typing import Any
 
 from adacompute.core.errors import DataError
 from adacompute.evaluation.same_answer import compare_with_today
-from adacompute.evaluation.today import TodayOptions
+from adacompute.options.shared import TodayOptions
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool

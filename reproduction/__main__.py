@@ -9,22 +9,18 @@ codes are those of the package's own commands. It computes nothing itself.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from adacompute.cli import pipeline
+from adacompute.cli.definition import command
 from adacompute.cli.main import run as run_command
 from adacompute.cli.options import (
-    FEATURES,
-    NAMES,
-    NUMBERS,
-    PRICE_AS,
     RUN,
-    TIE_BREAK,
-    TOKEN_PRICES,
-    UNIT,
     common,
 )
 from adacompute.cli.output import (
@@ -37,6 +33,8 @@ from adacompute.cli.output import (
     show,
 )
 from adacompute.cli.results import accuracy_and_cost, print_by_budget, print_skipped
+from adacompute.options.definition import option
+from adacompute.options.shared import FIRST_SEEN, CostOptions
 from reproduction.evaluation import evaluate_run
 from reproduction.registered_rivals import register_rivals
 from reproduction.runs import FULL_RUNS, reproduce_runs
@@ -76,28 +74,32 @@ def reproduce(*, sources: tuple[Path, ...], out: Path, full_runs: int, as_json: 
     show(result, _print_reproduction, as_json=as_json)
 
 
-@cli.command("evaluate")
-@click.argument("run", metavar="RUN", type=RUN)
-@click.option(
-    "--budgets",
-    type=NUMBERS,
-    help="Mean costs per question to score at (default: the cost of 1.5,2,3,4,6 samples).",
-)
-@click.option("--policies", type=NAMES, help="Policies to score (default: all).")
-@click.option("--drop-unparsed", is_flag=True, help="Remove samples that could not be parsed.")
-@UNIT
-@TOKEN_PRICES
-@PRICE_AS
-@FEATURES
-@TIE_BREAK
-@common
-def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions(CostOptions):
     """Score the paper's policies by its own protocol."""
+
+    budgets: Sequence[float] | None = option(
+        "Mean costs per question to score at (default: the cost of 1.5,2,3,4,6 samples).", None
+    )
+    policies: Sequence[str] | None = option("Policies to score (default: all).", None)
+    drop_unparsed: bool = option("Remove samples that could not be parsed.", False)
+    features: str = option(
+        "Features of routers: paper, extended, words, or embedding:DIRECTORY.", "paper"
+    )
+    tie_break: str = option(
+        "How to break ties of a vote: first (seen first) or logprob (most likely).", FIRST_SEEN
+    )
+
+
+@command("evaluate", PaperOptions, click.argument("run", metavar="RUN", type=RUN))
+def evaluate(*, run: Path, options: PaperOptions, as_json: bool) -> None:
+    """Score by the paper's protocol."""
     with progress("Evaluating") as report:
-        result = evaluate_run(run, progress=report, **options)
+        result = evaluate_run(run, progress=report, **vars(options))
     show(result, print_scores, as_json=as_json)
 
 
+cli.add_command(evaluate)
 cli.add_command(pipeline.evaluate, "rivals")
 
 

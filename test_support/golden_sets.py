@@ -22,12 +22,16 @@ from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
+from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, UNLIMITED_ROUNDS
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples
-from adacompute.stages.inputs import ALL_EVIDENCE, VOTES, read_pool
+from adacompute.stages.inputs import (
+    VOTES,
+    read_pool,
+)
 from adacompute.stages.train import train_run
 from adacompute.storage.store import Run
 

@@ -256,7 +256,10 @@ def _interrupt(*_: object, **__: object) -> None:
         (("solve", "run"), "Missing option '--budget'"),
         (("solve", "run", "--budget", "much"), "'much' is not a valid float"),
         (("solve", "run", "--budget", "2", "--limit", "latency"), "'latency' is not a limit such"),
-        (("solve", "run", "--budget", "2", "--limit", "a=1", "--limit", "a=2"), "given twice"),
+        (
+            ("solve", "run", "--budget", "2", "--limit", "a=1", "--limit", "a=2"),
+            "gives one name twice",
+        ),
         (("estimate", "run", "--method", "guess"), "'guess' is not one of"),
         (("estimate", "run", "--levels", "1,x"), "'1,x' is not a list of whole numbers"),
         (("estimate", "run", "--levels", ""), "'' is not a list of whole numbers"),

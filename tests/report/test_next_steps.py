@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from adacompute.cli.main import cli
 from adacompute.evaluation.savings import DECIDED, POLICY, WEIGHTED
-from adacompute.evaluation.today import TodayOptions
+from adacompute.options.shared import TodayOptions
 from adacompute.report import commands
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import REPORT, report_run

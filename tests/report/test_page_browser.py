@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from adacompute.evaluation.today import TodayOptions
+from adacompute.options.shared import TodayOptions
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
 

@@ -98,7 +98,7 @@ def test_a_level_is_named_by_its_arm_and_its_number_of_samples() -> None:
 
 
 def test_levels_of_a_run_have_the_costs_and_accuracies_of_their_arms(run: Path) -> None:
-    result = list_arms(run, levels=(1, 2, 4, 8))
+    result = list_arms(run, unit="tokens", levels=(1, 2, 4, 8))
     assert (result["questions"], result["excluded"], len(result["rows"])) == (60, 0, 12)
     first = {row["arm"]: row for row in result["rows"] if row["samples"] == 1}
     assert {name: row["cost"] for name, row in first.items()} == {
@@ -114,7 +114,7 @@ def test_levels_of_a_run_have_the_costs_and_accuracies_of_their_arms(run: Path) 
 
 
 def test_latency_is_that_of_the_slowest_of_the_samples(run: Path) -> None:
-    rows = list_arms(run, levels=(1, 4))["rows"]
+    rows = list_arms(run, unit="tokens", levels=(1, 4))["rows"]
     low = [row["latency_p50_s"] for row in rows if row["arm"] == "low"]
     assert low == pytest.approx([1 + 1.5, 1 + 3])  # the mean of 0 to 3, and the largest
 
@@ -122,13 +122,13 @@ def test_latency_is_that_of_the_slowest_of_the_samples(run: Path) -> None:
 def test_latency_is_none_where_it_was_not_recorded(tmp_path: Path) -> None:
     file = arm_file(tmp_path / "low.parquet", 0.5, 10, seed=0, latency_s=None)
     import_samples(None, tmp_path / "run", arms={"low": file, "again": file})
-    rows = list_arms(tmp_path / "run", levels=(1,))["rows"]
+    rows = list_arms(tmp_path / "run", unit="tokens", levels=(1,))["rows"]
     assert [row["latency_p95_s"] for row in rows] == [None, None]
 
 
 def test_one_arm_alone_has_levels_too(tmp_path: Path) -> None:
     import_samples(arm_file(tmp_path / "one.parquet", 0.5, 10, seed=0), tmp_path / "run")
-    rows = list_arms(tmp_path / "run", levels=(1, 2))["rows"]
+    rows = list_arms(tmp_path / "run", unit="tokens", levels=(1, 2))["rows"]
     assert [(row["arm"], row["samples"], row["cost"]) for row in rows] == [
         ("default", 1, 10.0),
         ("default", 2, 20.0),
@@ -137,7 +137,7 @@ def test_one_arm_alone_has_levels_too(tmp_path: Path) -> None:
 
 def test_levels_above_all_samples_are_refused(run: Path) -> None:
     with pytest.raises(DataError, match="no arm has the 8 samples"):
-        list_arms(run, levels=(8, 16))
+        list_arms(run, unit="tokens", levels=(8, 16))
 
 
 def test_the_command_prints_efficient_levels_and_the_best_of_other_arms(run: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_command_prints_efficient_levels_and_the_best_of_other_arms(run: Pat
     everything = CliRunner().invoke(cli, [*arguments, "--all"])
     assert everything.output.count("│") > shown
     found = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).output)
-    assert found == list_arms(run, levels=(1, 2, 4))
+    assert found == list_arms(run, unit="tokens", levels=(1, 2, 4))
 
 
 def test_estimate_has_a_row_for_each_level_of_each_arm(run: Path) -> None:
@@ -157,7 +157,9 @@ def test_estimate_has_a_row_for_each_level_of_each_arm(run: Path) -> None:
     assert [(row["level"], row["arm"], row["samples"]) for row in result["levels"]] == [
         (f"{arm} × {n}", arm, n) for arm in RIGHT for n in (1, 4)
     ]
-    described = {level_name(row): row for row in list_arms(run, levels=(1, 4))["rows"]}
+    described = {
+        level_name(row): row for row in list_arms(run, unit="tokens", levels=(1, 4))["rows"]
+    }
     for row in result["levels"]:
         known = described[level_name(row)]
         assert (row["cost"], row["utility"]) == pytest.approx((known["cost"], known["accuracy"]))
@@ -171,7 +173,11 @@ def test_solve_chooses_among_the_levels_of_all_arms(run: Path) -> None:
     assert list(result["shares"]) == [f"{arm} × {n}" for arm in RIGHT for n in (1, 4)]
     assert sum(result["shares"].values()) == pytest.approx(1.0)
     assert result["cost"] <= 40.0
-    best = max(row["accuracy"] for row in list_arms(run, levels=(1, 4))["rows"] if row["cost"] < 40)
+    best = max(
+        row["accuracy"]
+        for row in list_arms(run, unit="tokens", levels=(1, 4))["rows"]
+        if row["cost"] < 40
+    )
     assert result["bound"] >= result["utility"] > best
     chosen = pq.read_table(run / "allocation.parquet")["level"].to_pylist()
     assert result["shares"]["low × 1"] == chosen.count("low × 1") / QUESTIONS
@@ -239,7 +245,10 @@ def test_one_medium_sample_beats_eight_low_ones(tmp_path: Path) -> None:
     name = "gpqa-diamond__gpt-5.2-2025-12-11"
     files = {effort: ARMS / f"{name}@{effort}.parquet" for effort in ("low", "medium", "high")}
     import_samples(None, tmp_path / "run", arms=files, pool_answers=False)
-    rows = {level_name(row): row for row in list_arms(tmp_path / "run", levels=(1, 8))["rows"]}
+    rows = {
+        level_name(row): row
+        for row in list_arms(tmp_path / "run", unit="tokens", levels=(1, 8))["rows"]
+    }
     assert rows["medium"]["efficient"]
     assert rows["medium"]["accuracy"] == pytest.approx(0.879, abs=0.001)
     assert rows["low × 8"]["dominated_by"] == "medium"

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from adacompute.cli.main import cli
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.today import TodayOptions
+from adacompute.options.shared import TodayOptions
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages import calibrate as calibrations
 from adacompute.stages.calibrate import calibrate_run

@@ -17,6 +17,7 @@ from adacompute.cli.main import cli
 from adacompute.core import errors
 from adacompute.core.errors import BundleError, ConfigError, DataError, InfeasibleBudget
 from adacompute.models.messages import Settings
+from adacompute.options.shared import SamplingOptions
 from adacompute.policies.bundle import load_bundle
 from adacompute.policies.bundle_files import find_digest
 from adacompute.stages.calibrate import calibrate_run
@@ -122,7 +123,7 @@ def test_base_install_fits_what_it_can(
         ({"confidence": 2.0}, ConfigError, "confidence"),
         ({"seed": -1}, ConfigError, "seed"),
         ({"tie_break": "luck"}, ConfigError, "luck"),
-        ({"collection": {"base_url": "http://127.0.0.1:9/v1"}}, ConfigError, "--model"),
+        ({"base_url": "http://127.0.0.1:9/v1"}, ConfigError, "--model"),
     ],
 )
 def test_invalid_options_are_refused_before_anything_is_written(
@@ -206,8 +207,9 @@ def test_questions_are_collected_first(tmp_path: Path, monkeypatch: pytest.Monke
     source, out = tmp_path / "questions.parquet", tmp_path / "bundle"
     pq.write_table(pa.Table.from_pylist(questions), source)
     with serve_fake(FakeSettings()) as fake:
-        collection = {"base_url": fake.base_url, "samples": 8, "max_tokens": 99, "stop": ["Q:"]}
-        options = {**QUICK, "model": "fake", "grader": "numeric", "collection": collection}
+        sampling = SamplingOptions(samples=8, max_tokens=99, stop=["Q:"])
+        where = {"base_url": fake.base_url, "sampling": sampling}
+        options = {**QUICK, "model": "fake", "grader": "numeric", **where}
         result = fit_run(str(source), out=out, **options)
         assert result["steps"] == ["collect", "train", "calibrate", "report"]
         assert load_bundle(out).model == "fake"
@@ -228,7 +230,7 @@ def test_incomplete_collection_is_reported(tmp_path: Path, monkeypatch: pytest.M
     named: dict[str, Any] = {
         "model": "m",
         "grader": "numeric",
-        "collection": {"base_url": "http://h/v1"},
+        "base_url": "http://h/v1",
     }
     with pytest.raises(DataError, match="3 samples are missing"):
         fit_run(str(source), out=tmp_path / "bundle", **QUICK, **named)

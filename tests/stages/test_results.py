@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from adacompute.core.errors import ConfigError
 from adacompute.evaluation import held_out, oracles
 from adacompute.evaluation.experiment import Experiment, PolicyFactory
 from adacompute.evaluation.factories import find_factory
@@ -216,8 +215,8 @@ def test_report_in_another_unit_does_not_take_the_fitted_budget(run: Path, tmp_p
 def test_report_has_no_other_options(run: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="colour"):
         report_run(run, out=tmp_path / "page.html", colour="red")
-    with pytest.raises(ConfigError, match="evidence"):
-        report_run(run, out=tmp_path / "page.html", evidence="none")
+    with pytest.raises(TypeError, match="evidence"):
+        report_run(run, out=tmp_path / "page.html", evidence="votes")
 
 
 def test_stages_of_one_process_share_experiments(run: Path) -> None:

@@ -18,7 +18,7 @@ import adacompute as ada
 from adacompute.cli.main import cli
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.votes import winner
-from adacompute.evaluation.today import TodayOptions
+from adacompute.options.shared import TodayOptions
 from adacompute.policies.bundle import load_bundle
 from adacompute.policies.bundle_checks import check_verdict
 from adacompute.policies.stopping import VoteLeadRule
@@ -96,7 +96,7 @@ def test_the_bundle_is_accepted_at_any_budget(fitted: dict[str, Any], tmp_path: 
 def test_a_decided_vote_answers_as_all_samples_in_a_session(
     log: Path, tmp_path: Path, size: int
 ) -> None:
-    found = fit_run(str(log), today=TodayOptions(size, same_answer=1.0), out=tmp_path / "bundle")
+    found = fit_run(str(log), today=TodayOptions(size), same_answer=1.0, out=tmp_path / "bundle")
     assert found["today"]["same_answer_low"] == found["today"]["same_answer"] == 1.0
     assert "always the same answer" in found["today"]["sentence"]
     policy = ada.load_policy(tmp_path / "bundle")
@@ -181,8 +181,11 @@ def test_more_samples_than_are_recorded_are_said_and_do_not_fail(log: Path, tmp_
         ({"today": TodayOptions("0")}, "from 1, .*'0'"),
         ({"today": TodayOptions("5"), "budget": 2.0}, "--budget needs grades"),
         ({"today": TodayOptions("5"), "policy": "retry"}, "--policy needs grades"),
-        ({"today": TodayOptions("5"), "tie_break": "logprob"}, "--tie-break logprob needs grades"),
-        ({"today": TodayOptions("5", same_answer=0.0)}, "above 0 and at most 1, got 0"),
+        (
+            {"today": TodayOptions("5"), "tie_break": "logprob"},
+            "--tie-break logprob needs grades",
+        ),
+        ({"today": TodayOptions("5"), "same_answer": 0.0}, "above 0 and at most 1, got 0"),
         ({}, "give --budget, .*or --today"),
     ],
 )
@@ -195,7 +198,7 @@ def test_options_that_need_grades_are_refused(
 
 
 def test_samples_with_grades_can_be_fitted_to_the_same_answer(tmp_path: Path) -> None:
-    found = fit_run("example", today=TodayOptions("5", same_answer=1.0), out=tmp_path / "bundle")
+    found = fit_run("example", today=TodayOptions("5"), same_answer=1.0, out=tmp_path / "bundle")
     assert (found["verdict"], found["today"]["lead"]) == ("same answer", 5)
     assert 0 < found["today"]["delivered_saving"] < 0.4
 

@@ -116,7 +116,7 @@ def test_bundle_records_the_round_cost(run: Path, tmp_path: Path) -> None:
     bundle = load_bundle(tmp_path / "paid")
     assert paid["round_cost"] == 1.5
     assert bundle.notes["costs"] == {"token_prices": None, "native_n": False, "round_cost": 1.5}
-    assert bundle.policy.round_cost == pytest.approx(1.5)  # type: ignore[attr-defined]
+    assert bundle.policy.votes.round_cost == pytest.approx(1.5)  # type: ignore[attr-defined]
     free = train_run(run, out=tmp_path / "free", **options)
     last, least = free["on_training_questions"][-1], paid["on_training_questions"][-1]
     assert least["rounds"] < last["rounds"]

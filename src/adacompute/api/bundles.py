@@ -10,8 +10,11 @@ from adacompute.api.estimators import ESTIMATORS, RegisteredEstimator
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
 from adacompute.graders.grader import Grader, load_grader
+from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.bundle import Bundle, load_bundle
-from adacompute.stages.inputs import ALL_EVIDENCE, VOTES
+from adacompute.stages.inputs import (
+    VOTES,
+)
 
 if TYPE_CHECKING:
     from os import PathLike

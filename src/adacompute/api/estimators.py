@@ -23,9 +23,8 @@ from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFac
 from adacompute.evaluation.factories import find_factory, sees_evidence
 from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import feature_names
+from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS
 from adacompute.stages.inputs import (
-    ALL_EVIDENCE,
-    DEFAULT_LEVELS,
     check_evidence,
     check_levels,
     check_seed,

@@ -22,8 +22,13 @@ from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation import scores as held_out
 from adacompute.evaluation.pool import describe_assignments, describe_copies
 from adacompute.evaluation.today import read_today
+from adacompute.options.shared import DEFAULT_LEVELS
 from adacompute.policies.policy import Policy
-from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
+from adacompute.stages.inputs import (
+    check_levels,
+    check_seed,
+    resolve_budgets,
+)
 
 PolicySource: TypeAlias = Estimator | Policy | str
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from adacompute.cli.options import LEVELS, PRICE_AS, RUN, TOKEN_PRICES, UNIT, common
+from adacompute.cli.definition import DIRECTORY, command
+from adacompute.cli.options import RUN, common
 from adacompute.cli.output import (
     NOTHING,
     format_amount,
@@ -23,6 +24,7 @@ from adacompute.cli.output import (
     progress,
     show,
 )
+from adacompute.options.research import ArmsOptions
 
 Result = dict[str, Any]
 
@@ -39,20 +41,18 @@ def replay(*, log: Path, bundle: Path, budget: float, as_json: bool) -> None:
     show(replay_log(log, bundle, budget=budget), _print_replay, as_json=as_json)
 
 
-@click.command("arms")
-@click.argument("run", metavar="DIR", type=RUN)
-@LEVELS
-@UNIT
-@TOKEN_PRICES
-@PRICE_AS
-@click.option("--all", "show_all", is_flag=True, help="List dominated levels too.")
-@common
-def arms(*, run: Path, show_all: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Compare arms: which models and efforts are efficient."""
+@command(
+    "arms",
+    ArmsOptions,
+    DIRECTORY,
+    click.option("--all", "show_all", is_flag=True, help="List dominated levels too."),
+)
+def arms(*, run: Path, show_all: bool, options: ArmsOptions, as_json: bool) -> None:
+    """Compare arms."""
     from adacompute.stages.arms import list_arms
 
     with progress("Comparing arms") as report:
-        result = list_arms(run, progress=report, **options)
+        result = list_arms(run, options=options, progress=report)
     show(result, partial(_print_arms, show_all=show_all), as_json=as_json)
 
 

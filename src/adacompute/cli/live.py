@@ -11,16 +11,8 @@ from typing import Any
 
 import click
 
-from adacompute.cli.options import (
-    API_KEY_ENV,
-    BASE_URL,
-    PRICE_AS,
-    RUN,
-    SEED,
-    TOKEN_PRICES,
-    collecting,
-    common,
-)
+from adacompute.cli.definition import command
+from adacompute.cli.options import API_KEY_ENV, RUN, common
 from adacompute.cli.output import (
     format_amount,
     format_percent,
@@ -33,51 +25,37 @@ from adacompute.cli.output import (
     progress,
     show,
 )
+from adacompute.options.main import CollectOptions, ProbeOptions
 
 Result = dict[str, Any]
 
 
-@click.command("probe")
-@BASE_URL
-@click.option("--model", required=True, help="Model to probe.")
-@API_KEY_ENV
-@common
-def probe(*, base_url: str, model: str, api_key_env: str, as_json: bool) -> None:
-    """Find out what a server does with n, seed, logprobs and usage."""
+@command("probe", ProbeOptions)
+def probe(*, options: ProbeOptions, as_json: bool) -> None:
+    """Probe a server."""
     from adacompute.stages.probe import probe_run
 
     with progress("Probing") as report:
-        report(base_url)
-        result = probe_run(base_url=base_url, model=model, api_key_env=api_key_env)
+        report(options.base_url)
+        result = probe_run(options=options)
     show(result, _print_probe, as_json=as_json)
 
 
-@click.command("collect")
-@click.argument("questions", metavar="QUESTIONS")
-@click.option("--run", required=True, type=RUN, help="Run directory.")
-@BASE_URL
-@click.option("--model", required=True, help="Model to sample.")
-@click.option("--grader", required=True, help="numeric, math, choice, exact or cmd:COMMAND.")
-@click.option("--budget", type=float, help="Mean samples per question for --adaptive (default: 2).")
-@collecting
-@TOKEN_PRICES
-@PRICE_AS
-@SEED
-@click.option("--dry-run", is_flag=True, help="Print what it would need at most; call nothing.")
-@common
+@command(
+    "collect",
+    CollectOptions,
+    click.argument("questions", metavar="QUESTIONS"),
+    click.option("--run", required=True, type=RUN, help="Run directory."),
+    click.option("--dry-run", is_flag=True, help="Print what it would need at most; call nothing."),
+)
 def collect(
-    *,
-    questions: str,
-    run: Path,
-    dry_run: bool,
-    as_json: bool,
-    **options: Any,  # noqa: ANN401 - as declared above
+    *, questions: str, run: Path, dry_run: bool, options: CollectOptions, as_json: bool
 ) -> None:
-    """Sample what a run lacks from any OpenAI-compatible server."""
+    """Collect samples."""
     from adacompute.collection.plan import estimate_cost, read_plan
     from adacompute.stages.collect import collect_run, describe_missing
 
-    plan = read_plan(questions, **options)
+    plan = read_plan(questions, options=options)
     if dry_run:
         show(estimate_cost(plan), _print_plan, as_json=as_json)
         return

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 
@@ -191,12 +190,6 @@ def common(function: F) -> F:
 
 
 RUN = click.Path(path_type=Path)
-UNIT = click.option(
-    "--unit",
-    default="samples",
-    show_default=True,
-    help="Unit of costs and budgets: samples, tokens, characters, money or seconds.",
-)
 TOKEN_PRICES = click.option(
     "--token-prices",
     type=RUN,
@@ -209,169 +202,12 @@ PRICE_AS = click.option(
     callback=refuse_repeated,
     help="Price a model as one that the file lists; may be repeated.",
 )
-NATIVE_N = click.option(
-    "--native-n", is_flag=True, help="One round is one call: its prompt is paid for once."
-)
-ROUND_COST = click.option(
-    "--round-cost",
-    default=0.0,
-    show_default=True,
-    help="Cost of each round of samples in addition to the samples.",
-)
-TIE_BREAK = click.option(
-    "--tie-break",
-    default="first",
-    show_default=True,
-    help="How to break ties of a vote: first (seen first) or logprob (most likely).",
-)
-EVIDENCE = click.option(
-    "--evidence",
-    default="all",
-    show_default=True,
-    help="What decisions and votes use: all that was recorded, or votes (ignore confidence).",
-)
-LEVELS = click.option(
-    "--levels",
-    type=WHOLE_NUMBERS,
-    default="1,2,4,8,16",
-    show_default=True,
-    help="Numbers of samples that policies choose from.",
-)
-FEATURES = click.option(
-    "--features",
-    default="paper",
-    show_default=True,
-    help="Features of routers: paper, extended, words, or embedding:DIRECTORY.",
-)
-MODEL = click.option("--model", help="Name of the model, recorded in the run or the bundle.")
-GRADER = click.option(
-    "--grader", help="numeric, math, choice, exact, or cmd:COMMAND for your own program."
-)
-SEED = click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 API_KEY_ENV = click.option(
     "--api-key-env",
     default="OPENAI_API_KEY",
     show_default=True,
     help="Environment variable that holds the API key, if the server needs one.",
 )
-BASE_URL = click.option(
-    "--base-url",
-    required=True,
-    envvar="OPENAI_BASE_URL",
-    help="URL of the server, ending in /v1 (default: OPENAI_BASE_URL).",
-)
-
-COLLECTING = (
-    click.option("--samples", default=48, show_default=True, help="Samples per question."),
-    click.option(
-        "--adaptive", is_flag=True, help="Sample only questions whose best level is undecided."
-    ),
-    click.option(
-        "--arm",
-        "arms",
-        type=ArmOption(),
-        metavar="name=NAME,KEY=VALUE",
-        multiple=True,
-        help="An arm to sample: name=big,model=…,effort=high; may be repeated.",
-    ),
-    click.option("--temperature", default=0.7, show_default=True, help="Sampling temperature."),
-    click.option(
-        "--max-tokens", default=1024, show_default=True, help="Maximum tokens per completion."
-    ),
-    click.option("--stop", multiple=True, help="Text that ends a completion; may be repeated."),
-    click.option("--system", help="System message."),
-    click.option(
-        "--prompt",
-        default="{question}",
-        show_default=True,
-        help="Prompt template, or cot for a chain of thought.",
-    ),
-    click.option("--few-shot", type=RUN, help="JSON lines of few-shot examples."),
-    click.option("--completion", is_flag=True, help="Use the completions endpoint, not chat."),
-    click.option("--max-questions", type=int, help="Choose this many questions at random."),
-    click.option("--difficulties", type=NAMES, help="Choose only questions of these difficulties."),
-    click.option("--stratify", is_flag=True, help="Choose equally many of each difficulty."),
-    click.option("--max-cost", type=float, help="Stop before the cost exceeds this much money."),
-    click.option("--scorer", help="URL of a server that scores samples, for best-of-n."),
-    click.option("--scorer-price", default=0.0, show_default=True, help="Cost per score."),
-    click.option(
-        "--scorer-api-key-env",
-        default="SCORER_API_KEY",
-        show_default=True,
-        help="Environment variable that holds the scorer's API key, if it needs one.",
-    ),
-    click.option(
-        "--timeout", default=120.0, show_default=True, help="Seconds until a reply must begin."
-    ),
-    click.option("--concurrency", default=64, show_default=True, help="Maximum concurrent calls."),
-    click.option("--requests-per-minute", type=int, help="Rate limit of your provider."),
-    click.option("--tokens-per-minute", type=int, help="Rate limit of your provider."),
-    API_KEY_ENV,
-)
-
-
-def collecting(function: F) -> F:
-    """Give a command the options of a collection, apart from server, model, grader and budget."""
-    for option in reversed(COLLECTING):
-        function = option(function)
-    return function
-
-
-SAVING = (
-    click.option(
-        "--today",
-        metavar="N|N:weighted|ARM:N|ARM",
-        help="What you run now, such as 5 samples per question: says what you save.",
-    ),
-    click.option(
-        "--today-calls",
-        type=click.Choice(["one", "N"]),
-        help="How today's samples are sent: in one call, or one call each.",
-    ),
-    click.option(
-        "--tolerance",
-        type=float,
-        help="Accuracy that need not be proven, compared with today (default: 0.005).",
-    ),
-    click.option("--monthly-bill", type=float, help="What you pay today, to say what you save."),
-)
-SAME_ANSWER = click.option(
-    "--same-answer",
-    type=float,
-    help="Share of answers that must be those of today's samples (default without grades: 0.98).",
-)
-
-
-def saving(function: F) -> F:
-    """Give a command the options that say what is run today, which it receives as one."""
-
-    @wraps(function)
-    def collect(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - of any command
-        from adacompute.evaluation.today import TodayOptions
-
-        names = {"today_calls": "calls", "tolerance": "tolerance", "monthly_bill": "monthly_bill"}
-        names |= {"same_answer": "same_answer"} if "same_answer" in options else {}
-        given = {new: options.pop(old) for old, new in names.items()}
-        if options["today"] is not None:
-            options["today"] = TodayOptions(options["today"], **given)
-        elif found := [old for old, new in names.items() if given[new] is not None]:
-            option = found[0].replace("_", "-")
-            raise click.UsageError(f"--{option} needs --today, what you run now, such as 5")
-        return function(*args, **options)
-
-    for option in reversed(SAVING):
-        collect = option(collect)
-    return cast("F", collect)
-
-
-@click.command
-@collecting
-def _collect() -> None:
-    """Take the options of a collection."""
-
-
-COLLECTING_NAMES = tuple(option.name or "" for option in _collect.params)
-"""Names under which a command receives these options."""
 
 
 def is_given(ctx: click.Context, name: str) -> bool:

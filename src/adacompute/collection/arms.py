@@ -16,9 +16,8 @@ from adacompute.collection.prompts import find_form, read_few_shot
 from adacompute.core.errors import ConfigError
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
+from adacompute.options.shared import API_KEY_ENV
 from adacompute.spending.token_prices import TokenPrices, find_token_prices, parse_token_prices
-
-API_KEY_ENV = "OPENAI_API_KEY"
 
 ARM_KEYS = (
     "name",

@@ -7,12 +7,10 @@ stores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adacompute.collection.arms import API_KEY_ENV, ArmSpec, read_arms
+from adacompute.collection.arms import ArmSpec, read_arms
 from adacompute.collection.prompts import find_form, read_few_shot
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.posterior import INITIAL_SAMPLES
@@ -22,12 +20,23 @@ from adacompute.graders.grader import load_grader
 from adacompute.models.messages import Prompt, Settings, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.models.templates import Template
+from adacompute.options.definition import takes
+from adacompute.options.main import CollectOptions
+from adacompute.options.shared import SCORER_API_KEY_ENV
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCORER_API_KEY_ENV = "SCORER_API_KEY"
+CHOICE = ("max_questions", "difficulties", "stratify", "seed")
+"""Options that say which questions are sampled."""
+
+COPIED = (
+    *("grader", "seed", "concurrency", "requests_per_minute", "tokens_per_minute"),
+    *("max_cost", "scorer", "scorer_api_key_env"),
+)
+"""Options that a plan has under the same names."""
+
 ADAPTIVE_BUDGET = 2.0
 """Default budget of an adaptive collection, in mean samples per question."""
 
@@ -94,55 +103,34 @@ class Plan:
         return list(zip(ids, texts, strict=True))
 
 
-def read_plan(
-    source: str,
-    *,
-    base_url: str,
-    model: str,
-    grader: str,
-    samples: int = 48,
-    adaptive: bool = False,
-    budget: float | None = None,
-    arms: Sequence[Mapping[str, Any]] = (),
-    temperature: float = 0.7,
-    max_tokens: int = 1024,
-    stop: Sequence[str] = (),
-    system: str | None = None,
-    prompt: str = "{question}",
-    few_shot: Path | None = None,
-    completion: bool = False,
-    seed: int = 0,
-    token_prices: Path | None = None,
-    price_as: Mapping[str, str] | None = None,
-    concurrency: int = 64,
-    requests_per_minute: int | None = None,
-    tokens_per_minute: int | None = None,
-    max_cost: float | None = None,
-    timeout: float = 120.0,
-    api_key_env: str = API_KEY_ENV,
-    scorer: str | None = None,
-    scorer_price: float = 0.0,
-    scorer_api_key_env: str = SCORER_API_KEY_ENV,
-    **choice: Any,  # noqa: ANN401 - max_questions, difficulties and stratify
-) -> Plan:
+@takes(CollectOptions)
+def read_plan(source: str, options: CollectOptions) -> Plan:
     """Read and choose the questions and check all options, before anything is paid for."""
-    settings = Settings(temperature=temperature, max_tokens=max_tokens, stop=tuple(stop))
-    template = Template(find_form(prompt, grader), system, read_few_shot(few_shot), not completion)
-    default = ArmSpec("default", model, base_url, api_key_env, samples, settings, template=template)
+    settings = Settings(
+        temperature=options.temperature, max_tokens=options.max_tokens, stop=tuple(options.stop)
+    )
+    form = find_form(options.prompt, options.grader)
+    template = Template(
+        form, options.system, read_few_shot(options.few_shot), not options.completion
+    )
+    default = ArmSpec(
+        "default",
+        options.model,
+        options.base_url,
+        options.api_key_env,
+        options.samples,
+        settings,
+        template=template,
+    )
+    prices = options.token_prices, options.price_as
+    choice = {name: getattr(options, name) for name in CHOICE}
     return Plan(
-        questions=choose_questions(read_question_source(source), seed=seed, **choice),
-        arms=read_arms(arms, default, grader, token_prices, price_as),
-        grader=grader,
-        seed=seed,
-        concurrency=concurrency,
-        requests_per_minute=requests_per_minute,
-        tokens_per_minute=tokens_per_minute,
-        max_cost=max_cost,
-        scorer=scorer,
-        scorer_prices=TokenPrices(call=scorer_price),
-        scorer_api_key_env=scorer_api_key_env,
-        timeouts=Timeouts(first_byte_s=timeout, total_s=max(600.0, timeout)),
-        adaptive=_adaptive(budget, adaptive=adaptive),
+        questions=choose_questions(read_question_source(source), **choice),
+        arms=read_arms(options.arms, default, options.grader, *prices),
+        scorer_prices=TokenPrices(call=options.scorer_price),
+        timeouts=Timeouts(first_byte_s=options.timeout, total_s=max(600.0, options.timeout)),
+        adaptive=_adaptive(options.budget, adaptive=options.adaptive),
+        **{name: getattr(options, name) for name in COPIED},
     )
 
 

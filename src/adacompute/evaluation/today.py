@@ -50,17 +50,6 @@ class Today:
     calls: str | None = None
 
 
-@dataclass(frozen=True)
-class TodayOptions:
-    """What is run today and how it is compared, as commands take it; see ``read_today``."""
-
-    today: str | int
-    tolerance: float | None = None
-    calls: str | None = None
-    monthly_bill: float | None = None
-    same_answer: float | None = None
-
-
 def read_today(text: str | int, calls: str | None = None) -> Today:
     """Read what is run today: ``5``, ``5:weighted``, ``ARM:5``, or ``ARM`` for one sample of it.
 

@@ -16,9 +16,11 @@ from adacompute.core.errors import DataError
 from adacompute.core.types import UtilityTable
 from adacompute.core.upgrades import envelope
 from adacompute.core.utility import estimate, probability_of_best
-from adacompute.evaluation.costs import CostModel, read_token_prices
+from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.intervals import Mean
-from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, make_pool, no_progress
+from adacompute.options.definition import takes
+from adacompute.options.research import ArmsOptions
+from adacompute.stages.inputs import check_levels, make_pool, no_progress, read_prices
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
@@ -29,25 +31,20 @@ CONFIDENCE = 0.95
 P50, P95 = 50, 95
 
 
+@takes(ArmsOptions)
 def list_arms(
-    run: Path,
-    *,
-    levels: Sequence[int] = DEFAULT_LEVELS,
-    unit: str = "tokens",
-    token_prices: Path | None = None,
-    price_as: Mapping[str, str] | None = None,
-    progress: Callable[[str], None] = no_progress,
+    run: Path, options: ArmsOptions, *, progress: Callable[[str], None] = no_progress
 ) -> dict[str, Any]:
     """Return cost, accuracy and latency of every level of every arm, and which are efficient."""
-    prices = read_token_prices(token_prices, [unit], price_as, run=run)
+    costs = CostModel(options.unit, read_prices(options, run))
     recorded = Run(run).encoded_samples()
-    pool = make_pool(recorded, costs=CostModel(unit, prices)).equalise()
+    pool = make_pool(recorded, costs=costs).equalise()
     return {
-        "unit": unit,
+        "unit": options.unit,
         "questions": len(pool),
         "excluded": pool.n_excluded,
         "confidence": CONFIDENCE,
-        "rows": describe_levels(pool, recorded.arms, levels, progress),
+        "rows": describe_levels(pool, recorded.arms, options.levels, progress),
     }
 
 

@@ -18,12 +18,14 @@ from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import MARGIN, TOLERANCE, CalibrationSettings
 from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.policy_score import score_policy
-from adacompute.evaluation.today import TodayOptions
 from adacompute.evaluation.verdict import (
     calibrate,
     calibrate_pooled,
     describe_excess,
 )
+from adacompute.options.definition import takes
+from adacompute.options.research import CalibrateOptions
+from adacompute.options.shared import TodayOptions
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.stages.inputs import (
@@ -46,22 +48,22 @@ MIN_CONFIDENCE, MAX_CONFIDENCE = 0.5, 1 - 1e-9
 """Outside these bounds an interval is empty, or dominated by rounding."""
 
 
+@takes(CalibrateOptions)
 def calibrate_run(
     run: Path,
+    options: CalibrateOptions,
     *,
-    bundle: Path,
-    budget: float | None = None,
-    today: TodayOptions | None = None,
-    confidence: float = CONFIDENCE,
-    cost_confidence: float | None = None,
-    horizon: int | None = None,
-    margin: float = MARGIN,
-    max_rounds: int | None = None,
     results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Set the price of a bundle for a budget, or for the accuracy of what is run today."""
-    settings = check_settings(confidence, cost_confidence, horizon, margin, tolerance_of(today))
+    bundle, budget, today = options.bundle, options.budget, options.today
+    names = ("confidence", "cost_confidence", "horizon", "margin")
+    known = {name: getattr(options, name) for name in names}
+    settings, max_rounds = (
+        check_settings(**known, tolerance=tolerance_of(today)),
+        options.max_rounds,
+    )
     trained = load_bundle(bundle)
     check_goal(budget, today, unit=trained.unit)
     now = resolve_today(today, Run(run), unit=trained.unit)

@@ -17,14 +17,13 @@ from adacompute.core.errors import DataError, MissingExtra
 from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import read_source
 from adacompute.evaluation.pool import common_sample_count
-from adacompute.evaluation.today import TodayOptions
+from adacompute.options.shared import DEFAULT_LEVELS, TodayOptions
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.estimate import estimate_run
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
     BEST_POLICY,
-    DEFAULT_LEVELS,
     add_level,
     choose_policy,
     no_progress,

@@ -22,37 +22,29 @@ from adacompute.evaluation.costs import (
     CostModel,
     describe_token_prices,
     level_costs,
-    read_token_prices,
 )
 from adacompute.evaluation.pool import common_sample_count
+from adacompute.options.definition import takes
+from adacompute.options.research import EstimateOptions
 from adacompute.stages.estimate_blocks import estimate_blocks, is_large
 from adacompute.stages.inputs import (
-    DEFAULT_LEVELS,
     check_levels,
+    read_prices,
 )
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from adacompute.core.types import IntArray
 
 UTILITY = "utility.parquet"
 
 
-def estimate_run(
-    run: Path,
-    *,
-    levels: Sequence[int] = DEFAULT_LEVELS,
-    method: str = "exact",
-    vote: str = "majority",
-    unit: str = "samples",
-    token_prices: Path | None = None,
-    price_as: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+@takes(EstimateOptions)
+def estimate_run(run: Path, options: EstimateOptions) -> dict[str, Any]:
     """Estimate the utility of each level on each question, and its mean cost."""
-    store, prices = Run(run), read_token_prices(token_prices, [unit], price_as, run=run)
-    levels = check_levels(levels)
+    method, vote, unit = options.method, options.vote, options.unit
+    store, prices = Run(run), read_prices(options, run)
+    levels = check_levels(options.levels)
     arguments = {
         "levels": list(levels),
         "method": method,

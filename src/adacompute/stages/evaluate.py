@@ -13,18 +13,19 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError
-from adacompute.evaluation.costs import CostModel, read_token_prices
+from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import find_obstacle, has_registered, list_policies
 from adacompute.evaluation.scores import evaluate
 from adacompute.features.embedding import pin_encoder
+from adacompute.options.definition import takes
+from adacompute.options.main import EvaluateOptions
+from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import check_settings, tolerance_of
 from adacompute.stages.inputs import (
-    ALL_EVIDENCE,
-    DEFAULT_LEVELS,
     LEARNED,
     add_level,
     check_choices,
@@ -32,6 +33,7 @@ from adacompute.stages.inputs import (
     make_pool,
     missing_extra,
     no_progress,
+    read_prices,
     read_recorded,
     resolve_budgets,
     resolve_today,
@@ -40,12 +42,12 @@ from adacompute.stages.results import RunResults
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from adacompute.core.types import FloatArray
     from adacompute.evaluation.experiment import Experiment
     from adacompute.evaluation.frontier import CalibrationSettings
-    from adacompute.evaluation.today import Today, TodayOptions
+    from adacompute.evaluation.today import Today
 
     Share = Callable[[Experiment], Experiment]
 
@@ -58,45 +60,33 @@ TEXT_POLICIES = (*ROUTERS, "longest-first")
 """Policies that decide by the text of a question alone."""
 
 
+@takes(EvaluateOptions)
 def evaluate_run(
     run: Path,
+    options: EvaluateOptions,
     *,
-    budgets: Sequence[float] | None = None,
-    levels: Sequence[int] = DEFAULT_LEVELS,
-    policies: Sequence[str] | None = None,
-    drop_unparsed: bool = False,
-    unit: str = "samples",
-    token_prices: Path | None = None,
-    price_as: Mapping[str, str] | None = None,
-    native_n: bool = False,
-    tie_break: str = FIRST_SEEN,
-    features: str = "paper",
-    rounds: int | None = None,
-    round_cost: float = 0.0,
-    evidence: str = ALL_EVIDENCE,
-    today: TodayOptions | None = None,
-    seed: int = 0,
     results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Score policies on held-out questions; costs: see `CostModel`."""
-    store, features = Run(run), pin_encoder(features)
-    prices = read_token_prices(token_prices, [unit], price_as, run=run)
-    costs, recorded = CostModel(unit, prices, native_n, round_cost), read_recorded(store)
+    store, features, unit = Run(run), pin_encoder(options.features), options.unit
+    rounds, evidence, tie_break = options.rounds, options.evidence, options.tie_break
+    costs = CostModel(unit, read_prices(options, run), options.native_n, options.round_cost)
+    recorded, today = read_recorded(store), options.today
     about = _describe_run(recorded, costs, rounds=rounds, evidence=evidence, tie_break=tie_break)
-    names, skipped = _select_policies(policies, about)
+    names, skipped = _select_policies(options.policies, about)
     arguments = {
         "format": FORMAT,
-        "budgets": list(resolve_budgets(recorded, costs, budgets)),
-        "levels": list(add_level(levels, today)),
+        "budgets": list(resolve_budgets(recorded, costs, options.budgets)),
+        "levels": list(add_level(options.levels, today)),
         "today": today and asdict(today),
         "policies": names,
-        "drop_unparsed": drop_unparsed,
+        "drop_unparsed": options.drop_unparsed,
         "unit": unit,
         "features": features,
         "rounds": _check_rounds(rounds),
         **costs.to_dict(),
-        **check_choices(tie_break=tie_break, evidence=evidence, seed=seed),
+        **check_choices(tie_break=tie_break, evidence=evidence, seed=options.seed),
     }
     inputs = store.hashes([SAMPLES, GRADES])
     if finished := not has_registered(names) and store.find_finished("evaluate", arguments, inputs):

@@ -11,28 +11,30 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from adacompute.collection.plan import read_plan
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.evaluation.factories import find_trainable
+from adacompute.evaluation.same_answer import SHARE
 from adacompute.evaluation.savings import DECIDED, FEWER, OTHER_ARM, WEIGHTED
-from adacompute.evaluation.today import ONE_CALL, TodayOptions
+from adacompute.evaluation.today import ONE_CALL
 from adacompute.evaluation.verdict import round_up
 from adacompute.graders.grader import COMMAND
+from adacompute.options.definition import select, takes
+from adacompute.options.main import CollectOptions, FitOptions
+from adacompute.options.research import CalibrateOptions, ImportOptions, TrainOptions
+from adacompute.options.shared import FIRST_SEEN, SamplingOptions
 from adacompute.policies.bundle import ADVISED, load_bundle, name_verdict
 from adacompute.policies.bundle_files import check_replaceable, find_digest
-from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import calibrate_run, check_settings, tolerance_of
 from adacompute.stages.collect import collect_run, describe_missing
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
-    ALL_EVIDENCE,
     BEST_POLICY,
-    DEFAULT_LEVELS,
     add_level,
     check_goal,
     check_seed,
@@ -49,6 +51,8 @@ from adacompute.stages.same_answer import fit_same_answer
 from adacompute.stages.train import train_run
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import GRADES, SAMPLES, Run
+
+Result = dict[str, Any]
 
 PAGE = "report.html"
 TRAINED, CALIBRATED = "fit-train", "fit-calibrate"
@@ -73,79 +77,61 @@ class _Steps:
         return {"steps": self.done, "steps_skipped": self.skipped, "notes": self.notes}
 
 
+@takes(FitOptions)
 def fit_run(
-    source: str,
-    *,
-    out: Path,
-    budget: float | None = None,
-    today: TodayOptions | None = None,
-    run: Path | None = None,
-    policy: str | None = None,
-    levels: Sequence[int] = DEFAULT_LEVELS,
-    unit: str = "samples",
-    token_prices: Path | None = None,
-    price_as: Mapping[str, str] | None = None,
-    tie_break: str = FIRST_SEEN,
-    evidence: str = ALL_EVIDENCE,
-    model: str | None = None,
-    grader: str | None = None,
-    gold: str | None = None,
-    confidence: float = 0.95,
-    seed: int = 0,
-    collection: Mapping[str, Any] | None = None,
-    progress: Callable[[str], None] = no_progress,
+    source: str, options: FitOptions, *, progress: Callable[[str], None] = no_progress
 ) -> dict[str, Any]:
     """Fit and calibrate a policy, write its report, and return its verdict.
 
-    ``source`` holds recorded samples, or questions if ``collection`` has the options of `read_plan`
-    to sample them. Without ``policy`` it is the best one that the extras can fit. The price is for
-    a budget or the accuracy of today; without grades, the bundle answers as today's samples do.
+    ``source`` holds recorded samples, or questions if there is a ``base_url`` to sample them from.
+    Without ``policy`` it is the best one that the extras can fit. The price is for a budget or the
+    accuracy of today; without grades, the bundle answers as today's samples do.
     """
-    check_goal(budget, today, unit=unit)
-    check_settings(confidence, tolerance=tolerance_of(today))
+    out, budget, today, grader = options.out, options.budget, options.today, options.grader
+    check_goal(budget, today, unit=options.unit)
+    check_settings(options.confidence, tolerance=tolerance_of(today))
     check_replaceable(out)
-    steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
-    names = {"model": model, "grader": grader}
-    prices = {"token_prices": token_prices, "price_as": price_as}
-    shared: dict[str, Any] = {"unit": unit, **prices, "seed": check_seed(seed), **names}
-    training = {**shared, "tie_break": check_tie_break(tie_break), "evidence": evidence}
-    training |= {"policy": _choose_policy(policy, steps), "levels": add_level(levels, today)}
-    if collection is None:
-        _import(source, run, steps, gold=gold, allow_ungraded=today is not None, **names)
+    steps, run = _Steps(progress), options.run or out.with_name(f"{out.name}.run")
+    check_seed(options.seed)
+    check_tie_break(options.tie_break)
+    training = select(
+        TrainOptions,
+        options,
+        policy=_choose_policy(options.policy, steps),
+        levels=add_level(options.levels, today),
+    )
+    if options.base_url is None:
+        _import(source, run, steps, options)
     else:
-        _collect(source, run, steps, {**prices, "seed": seed, **collection}, **names)
-    if today is not None and (today.same_answer is not None or not Run(run).is_graded):
-        _refuse_graded({"budget": budget, "policy": policy}, tie_break, steps)
-        result = fit_same_answer(run, today, out=out, confidence=confidence, **shared)
+        _collect(source, run, steps, options)
+    if today is not None and (options.same_answer is not None or not Run(run).is_graded):
+        _refuse_graded({"budget": budget, "policy": options.policy}, options.tie_break, steps)
+        share = SHARE if options.same_answer is None else options.same_answer
+        result = fit_same_answer(run, today, training, share=share, confidence=options.confidence)
     else:
-        limits = {"budget": budget, "confidence": confidence, "today": today}
-        result = _fit_policy(run, out, steps, training, limits)
+        result = _fit_policy(run, steps, training, options)
     _add_commands(result["today"] or {}, ["adacompute", "fit", source, "--out", str(out)])
-    command = _next_command(result, run, out, grader, (collection or {}).get("base_url"))
+    command = _next_command(result, run, out, grader, options.base_url)
     return {**result, **steps.describe(), "run": str(run), "next": command}
 
 
-def _fit_policy(
-    run: Path,
-    out: Path,
-    steps: _Steps,
-    options: dict[str, Any],
-    limits: dict[str, Any],
-) -> dict[str, Any]:
+def _fit_policy(run: Path, steps: _Steps, training: TrainOptions, options: FitOptions) -> Result:
     """Train and calibrate a policy and write its report; return its verdict and the page.
 
     Compared with today, rounds are priced as they will be sent: in one call, if samples are today.
     """
-    results, today = RunResults.of(run), limits["today"]
+    results, today = RunResults.of(run), options.today
     recorded = read_recorded(Run(run))
-    now = resolve_today(today, recorded, unit=options["unit"])  # before anything is trained
-    has_prices = options["token_prices"] is not None and now is not None
-    sends_one = has_prices and (today.calls == ONE_CALL or has_native_n(recorded))
-    options = options | {"native_n": sends_one}
-    trained = _train(run, out, steps, options, limits["budget"], results)
-    result = _calibrate(run, out, steps, trained, limits, results)
-    studied = {**options, "budget": result["budget"], "today": limits["today"]}
-    page = _study(run, steps, studied, results)
+    resolve_today(today, recorded, unit=options.unit)  # before anything is trained
+    sends_one = today is not None and (today.calls == ONE_CALL or has_native_n(recorded))
+    training = replace(training, native_n=sends_one and options.token_prices is not None)
+    trained = _train(run, steps, training, options.budget, results)
+    calibration = select(CalibrateOptions, options, bundle=options.out)
+    result = _calibrate(run, steps, trained, calibration, results)
+    studied = {name: getattr(training, name) for name in FITTED if hasattr(training, name)}
+    studied |= {"budget": result["budget"], "today": today}
+    _note_options(Run(run), studied)
+    page = _report(run, steps, results)
     return {**result, "report": None if page is None else str(page)}
 
 
@@ -174,25 +160,18 @@ def _choose_policy(policy: str | None, steps: _Steps) -> str:
     return policy
 
 
-def _import(source: str, run: Path, steps: _Steps, **options: Any) -> None:  # noqa: ANN401
+def _import(source: str, run: Path, steps: _Steps, options: FitOptions) -> None:
     steps.progress("import")
-    before = Run(run).manifest("import")
-    import_samples(Path(source), run, **options)
+    before, own = Run(run).manifest("import"), select(ImportOptions, options)
+    import_samples(Path(source), run, options=own, allow_ungraded=options.today is not None)
     steps.note("import", is_skipped=before is not None and before == Run(run).manifest("import"))
 
 
-def _collect(
-    source: str,
-    run: Path,
-    steps: _Steps,
-    options: Mapping[str, Any],
-    *,
-    model: str | None,
-    grader: str | None,
-) -> None:
-    if model is None or grader is None:
+def _collect(source: str, run: Path, steps: _Steps, options: FitOptions) -> None:
+    if options.model is None or options.grader is None:
         raise ConfigError("collecting samples needs --model and --grader")
-    plan = read_plan(source, model=model, grader=grader, **options)
+    sampling = options.sampling or SamplingOptions()
+    plan = read_plan(source, options=select(CollectOptions, options, budget=None, **vars(sampling)))
     result = collect_run(plan, run, report=lambda arm, now: steps.progress(f"collect {arm}: {now}"))
     if missing := describe_missing(result):
         raise DataError(f"{missing}: run the same command again")
@@ -200,25 +179,20 @@ def _collect(
 
 
 def _train(
-    run: Path,
-    out: Path,
-    steps: _Steps,
-    options: dict[str, Any],
-    budget: float | None,
-    results: RunResults,
+    run: Path, steps: _Steps, options: TrainOptions, budget: float | None, results: RunResults
 ) -> str:
     """Train the bundle unless it is there already; return the hash of the trained bundle."""
-    store = Run(run)
-    inputs, prices = store.hashes([SAMPLES, GRADES]), options["token_prices"]
+    store, out = Run(run), options.out
+    inputs, prices = store.hashes([SAMPLES, GRADES]), options.token_prices
     hashed = None if prices is None else hash_path(prices)
-    arguments = {**options, "token_prices": hashed, "out": str(out.resolve())}
+    arguments = {**vars(options), "token_prices": hashed, "out": str(out.resolve())}
     finished = store.find_finished(TRAINED, arguments, inputs)
     if finished and _holds(out, store, str(finished.result["bundle_hash"])):
         steps.note("train", is_skipped=True)
         return str(finished.result["bundle_hash"])
-    steps.progress(f"train {options['policy']}")
+    steps.progress(f"train {options.policy}")
     lowest = math.inf if budget is None else budget
-    train_run(run, out=out, min_budget=lowest, results=results, **options)
+    train_run(run, options=options, min_budget=lowest, results=results)
     result = {"bundle_hash": hash_path(out)}
     store.finish(TRAINED, arguments=arguments, inputs=inputs, outputs={}, result=result)
     steps.note("train", is_skipped=False)
@@ -235,45 +209,31 @@ def _holds(out: Path, store: Run, trained: str) -> bool:
 
 
 def _calibrate(
-    run: Path,
-    out: Path,
-    steps: _Steps,
-    trained: str,
-    options: dict[str, Any],
-    results: RunResults,
+    run: Path, steps: _Steps, trained: str, options: CalibrateOptions, results: RunResults
 ) -> dict[str, Any]:
-    store = Run(run)
-    today = options["today"]
-    arguments = {**options, "trained": trained, "today": today and asdict(today)}
+    store, out = Run(run), options.bundle
+    arguments = {**asdict(options), "bundle": str(out.resolve()), "trained": trained}
     inputs = store.hashes([SAMPLES, GRADES])
     finished = store.find_finished(CALIBRATED, arguments, inputs)
     if finished and hash_path(out) == finished.result["bundle_hash"]:
         steps.note("calibrate", is_skipped=True)
         return {**finished.result["calibration"], "bundle_digest": find_digest(out)}
     steps.progress("calibrate")
-    known: dict[str, Any] = {"results": results, "progress": steps.progress}
-    result = calibrate_run(run, bundle=out, **known, **options)
+    result = calibrate_run(run, options=options, results=results, progress=steps.progress)
     kept = {"calibration": result, "bundle_hash": hash_path(out)}
     store.finish(CALIBRATED, arguments=arguments, inputs=inputs, outputs={}, result=kept)
     steps.note("calibrate", is_skipped=False)
     return result
 
 
-def _study(run: Path, steps: _Steps, options: dict[str, Any], results: RunResults) -> Path | None:
-    """Write the report on the fitted policy; return the page if there is one."""
-    studied = {name: options[name] for name in FITTED}
-    _note_options(Run(run), studied)
-    return _report(run, steps, results=results, **studied)
-
-
-def _report(run: Path, steps: _Steps, **options: Any) -> Path | None:  # noqa: ANN401 - of report_run
-    """Write the report, or note why there is none: the bundle is complete without it."""
+def _report(run: Path, steps: _Steps, results: RunResults) -> Path | None:
+    """Write the report on the fitted policy, or note why there is none."""
     page = run / PAGE
     before = Run(run).manifest("report")
     try:
         check_extra()
         steps.progress("report")
-        report_run(run, out=page, progress=steps.progress, **options)
+        report_run(run, out=page, results=results, progress=steps.progress)
     except AdaComputeError as error:
         steps.notes.append(f"No report: {error}.")
         return None

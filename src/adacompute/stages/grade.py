@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from adacompute.core.errors import DataError
 from adacompute.graders.grader import grade, load_grader
+from adacompute.options.definition import takes
+from adacompute.options.research import GradeOptions
 from adacompute.stages.inputs import (
     no_progress,
 )
@@ -26,11 +28,12 @@ if TYPE_CHECKING:
     from adacompute.core.types import IntArray
 
 
+@takes(GradeOptions)
 def grade_run(
-    run: Path, *, grader: str, progress: Callable[[str], None] = no_progress
+    run: Path, options: GradeOptions, *, progress: Callable[[str], None] = no_progress
 ) -> dict[str, Any]:
     """Grade the samples of a run, and return counts."""
-    store = Run(run)
+    store, grader = Run(run), options.grader
     samples = store.recorded_samples()
     arguments, inputs = {"grader": grader}, store.hashes([SAMPLES])
     finished = store.find_finished("grade", arguments, inputs)

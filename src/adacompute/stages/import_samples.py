@@ -34,6 +34,8 @@ from adacompute.datasets.ungraded import (
     read_ungraded,
 )
 from adacompute.graders.grader import Grader, canonicalise, grade, load_grader
+from adacompute.options.definition import takes
+from adacompute.options.research import ImportOptions
 from adacompute.storage.decisions import check_format
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import SAMPLES, Run, encode_samples, name_arms
@@ -48,17 +50,9 @@ GRADES_IN_NAME = "correct"
 """A column with this in its name probably holds grades."""
 
 
+@takes(ImportOptions)
 def import_samples(
-    source: Path | None,
-    run: Path,
-    *,
-    arms: Mapping[str, Path] | None = None,
-    model: str | None = None,
-    grader: str | None = None,
-    gold: str | None = None,
-    allow_inconsistent_grades: bool = False,
-    pool_answers: bool = True,
-    allow_ungraded: bool = False,
+    source: Path | None, run: Path, options: ImportOptions, *, allow_ungraded: bool = False
 ) -> dict[str, Any]:
     """Import recorded samples into a run, and return counts.
 
@@ -69,6 +63,8 @@ def import_samples(
     different arms are never the same, and each arm has its own grades and reference answers.
     ``allow_ungraded`` accepts a source without grades and reference answers.
     """
+    arms, grader, gold = options.arms, options.grader, options.gold
+    model, pool_answers = options.model, options.pool_answers
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is not a directory, so it cannot be a run: choose another path")
     store, sources = Run(run), _resolve_sources(source, arms)
@@ -90,7 +86,7 @@ def import_samples(
     recorded = encode_samples(graded.samples, pool_answers=pool_answers)
     if grader is not None or graded.samples["correct"].null_count:
         check_parsed(recorded)
-    if not allow_inconsistent_grades:
+    if not options.allow_inconsistent_grades:
         check_grades(recorded)
     named = {"model": model or find_model(graded.samples), "grader": grader}
     result: dict[str, Any] = {**_count(recorded), **_count_excluded(graded), **named}
@@ -101,7 +97,7 @@ def import_samples(
 
 
 def _resolve_sources(
-    source: Path | None, arms: Mapping[str, Path] | None
+    source: Path | None, arms: Mapping[str, str | Path] | None
 ) -> dict[str | None, Path]:
     """Return the path of each arm; the one of None is a source of its own."""
     if (source is None) == (not arms):
@@ -111,7 +107,7 @@ def _resolve_sources(
         )
     if source is not None:
         return {None: resolve_source(source)}
-    return {name: resolve_source(path) for name, path in (arms or {}).items()}
+    return {name: resolve_source(Path(path)) for name, path in (arms or {}).items()}
 
 
 def _has_no_grades(sources: Mapping[str | None, Path]) -> bool:

@@ -20,13 +20,19 @@ from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError, MissingExtra, check_installed
 from adacompute.core.signals import SCORE, is_given
 from adacompute.core.types import MAX_LEVEL
-from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, check_budgets
+from adacompute.evaluation.costs import (
+    COUNT_SAMPLES,
+    CostModel,
+    check_budgets,
+    read_token_prices,
+)
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.today import CALLS, Today, TodayOptions, find_arm, read_today
+from adacompute.evaluation.today import CALLS, Today, find_arm, read_today
 from adacompute.features.draft import measure_uncertainty
 from adacompute.features.text import extract_features, feature_names
 from adacompute.graders.grader import record_grader
+from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS, CostOptions, TodayOptions
 from adacompute.policies.arm_settings import ArmSettings, read_settings, read_template
 from adacompute.policies.confidence import LIKELIHOODS, SIGNALS
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
@@ -35,14 +41,15 @@ from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from adacompute.core.types import FloatArray
     from adacompute.models.messages import Settings
     from adacompute.models.templates import Template
+    from adacompute.spending.token_prices import TokenPriceList
     from adacompute.storage.store import SampleSet
 
 
-DEFAULT_LEVELS = (1, 2, 4, 8, 16)
 DEFAULT_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
 """In samples; in another unit, multiples of the cost of a sample."""
 
@@ -59,13 +66,19 @@ BEST_POLICY, BASE_POLICY = "sequential", "adaptive-consistency"
 """The default policy, and the default where the extra `train` is not installed."""
 
 
-ALL_EVIDENCE, VOTES = "all", "votes"
+VOTES = "votes"
 EVIDENCE = (ALL_EVIDENCE, VOTES)
 """What decisions and votes use: all that was recorded about samples, or the votes alone."""
 
 
 def no_progress(_: str) -> None:
     """Report nothing."""
+
+
+def read_prices(options: CostOptions, run: Path, *others: str) -> TokenPriceList | None:
+    """Return the token prices of a command, whose unit or ``others`` must need them."""
+    units = [options.unit, *others]
+    return read_token_prices(options.token_prices, units, options.price_as, run=run)
 
 
 def read_api_key(variable: str) -> str | None:

@@ -9,26 +9,29 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from adacompute.collection.arms import API_KEY_ENV
 from adacompute.core.errors import ModelError
 from adacompute.models.capabilities_cache import cache_path, describe, load_cached, save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.models.model import CallUsage, sum_usage
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import probe
+from adacompute.options.definition import takes
+from adacompute.options.main import ProbeOptions
 from adacompute.spending.attempts import UsageTracker
 from adacompute.stages.inputs import read_api_key
 
 CACHE_TTL_S = 7 * 24 * 3600.0
 
 
-def probe_run(*, base_url: str, model: str, api_key_env: str = API_KEY_ENV) -> dict[str, Any]:
+@takes(ProbeOptions)
+def probe_run(options: ProbeOptions) -> dict[str, Any]:
     """Probe an upstream, and return its capabilities with an explanation of each."""
+    base_url, model = options.base_url, options.model
     calls: list[CallUsage] = []
 
     async def run_probe() -> Capabilities:
         tracker = UsageTracker(calls.append)
-        key = read_api_key(api_key_env)
+        key = read_api_key(options.api_key_env)
         async with Upstream(base_url, model, api_key=key, tracker=tracker) as upstream:
             return await find_capabilities(upstream, base_url, model, fresh=True)
 

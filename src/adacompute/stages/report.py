@@ -24,9 +24,13 @@ from adacompute.evaluation.kept_results import remember
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import check_policies, has_registered, list_policies
 from adacompute.evaluation.scores import keep_levels
-from adacompute.evaluation.today import Today, TodayOptions
+from adacompute.evaluation.today import Today
 from adacompute.evaluation.verdict import round_up
-from adacompute.policies.episode import FIRST_SEEN
+from adacompute.options.definition import takes
+from adacompute.options.main import (
+    ReportOptions,
+)
+from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS, FIRST_SEEN, TodayOptions
 from adacompute.report.page import render
 from adacompute.report.study import Study, study_policy
 from adacompute.report.summary import MAX_NAME, QuestionData, summarise
@@ -36,10 +40,8 @@ from adacompute.stages.calibrate import check_settings
 from adacompute.stages.evaluate import EVALUATION
 from adacompute.stages.evaluate import FORMAT as EVALUATION_FORMAT
 from adacompute.stages.inputs import (
-    ALL_EVIDENCE,
     BASE_POLICY,
     BEST_POLICY,
-    DEFAULT_LEVELS,
     LEARNED,
     TRAINING,
     add_level,
@@ -97,39 +99,38 @@ FITTED: dict[str, Any] = {
 """Options that a page takes from the last `fit` on its run, with their values without one."""
 
 
+@takes(ReportOptions)
 def report_run(
     run: Path,
+    options: ReportOptions,
     *,
-    out: Path,
-    policies: Sequence[str] | None = None,
-    all_policies: bool = False,
     results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
-    **given: Any,  # noqa: ANN401 - see FITTED
 ) -> dict[str, Any]:
-    """Write a page on what a policy gains at a budget; ``all_policies`` draws all in its chart.
+    """Write a page on what a policy gains at a budget.
 
-    Options that are not ``given`` are those of the last `fit` on this run.
+    Options that are not given are those of the last `fit` on this run.
     """
     check_extra()
+    out = options.out
     if out.is_dir():
         raise ConfigError(f"{out} is a directory: give a file for the page, such as report.html")
     store, results = Run(run), results or RunResults.of(run)
-    options = _resolve_options(store, given)
-    unit, prices, today = (options[name] for name in ("unit", "token_prices", "today"))
-    prices = read_token_prices(prices and Path(prices), [unit], options["price_as"], run=run)
-    costs, recorded = CostModel(unit, prices, options["native_n"]), read_recorded(store)
-    evaluation = _find_evaluation(store, costs, options["tie_break"])
+    known = _resolve_options(store, options)
+    unit, prices, today = (known[name] for name in ("unit", "token_prices", "today"))
+    prices = read_token_prices(prices and Path(prices), [unit], known["price_as"], run=run)
+    costs, recorded = CostModel(unit, prices, known["native_n"]), read_recorded(store)
+    evaluation = _find_evaluation(store, costs, known["tie_break"])
     arguments = {
         "format": FORMAT,
         "version": version("adacompute"),
         "path": str(run),
-        "budget": _check_budget(options["budget"]),
-        **_find_choice(recorded)(options["policy"], policies, evaluation),
-        "levels": _resolve_levels(options["levels"], evaluation, today),
+        "budget": _check_budget(known["budget"]),
+        **_find_choice(recorded)(known["policy"], options.policies, evaluation),
+        "levels": _resolve_levels(known["levels"], evaluation, today),
         "unit": unit,
         **costs.to_dict(),
-        **check_choices(**{name: options[name] for name in ("tie_break", "evidence", "seed")}),
+        **check_choices(**{name: known[name] for name in ("tie_break", "evidence", "seed")}),
         "today": today and asdict(today),
     }
     inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
@@ -137,22 +138,21 @@ def report_run(
     if finished and not has_registered(arguments["policies"]):
         document, result = json.loads(store.file(REPORT).read_text("utf-8")), finished.result
     else:
-        known: dict[str, Any] = {"costs": costs, "evaluation": evaluation, "share": results.share}
+        about: dict[str, Any] = {"costs": costs, "evaluation": evaluation, "share": results.share}
         now = resolve_today(today, recorded, unit=unit)
-        document = _document(store, recorded, arguments, progress, today=now, **known)
+        document = _document(store, recorded, arguments, progress, today=now, **about)
         result = _result(document)
         outputs = {REPORT: document}
         store.finish("report", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     progress("page")
-    page = _render(document, results, all_policies=all_policies)
+    page = _render(document, results, all_policies=options.all_policies)
     write_atomically(out, page)
     return {"out": str(out), "bytes": len(page), **result}
 
 
-def _resolve_options(store: Run, given: dict[str, Any]) -> dict[str, Any]:
+def _resolve_options(store: Run, options: ReportOptions) -> dict[str, Any]:
     """Return the given options, and for the others those of the last `fit`, or the defaults."""
-    if unknown := sorted(given.keys() - FITTED):
-        raise TypeError(f"there are no options {unknown}; there are {sorted(FITTED)}")
+    given = {name: value for name, value in vars(options).items() if name in FITTED}
     given = {name: value for name, value in given.items() if value not in (None, {})}
     manifest = store.manifest("fit")
     fitted = dict(manifest.arguments) if manifest else {}

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import ConfigError
-from adacompute.evaluation.costs import CostModel, read_token_prices
+from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.same_answer import (
@@ -21,17 +21,26 @@ from adacompute.evaluation.same_answer import (
     keep_complete,
     make_policy,
 )
-from adacompute.evaluation.today import Today, TodayOptions, read_today
+from adacompute.evaluation.today import Today, read_today
 from adacompute.evaluation.verdict import round_up
+from adacompute.options.shared import TodayOptions
 from adacompute.policies.bundle import FrontierPoint, save_bundle
 from adacompute.policies.stopping import VoteLeadRule
-from adacompute.stages.inputs import check_seed, describe_subsample, make_pool, read_recorded
+from adacompute.stages.inputs import (
+    check_seed,
+    describe_subsample,
+    make_pool,
+    read_prices,
+    read_recorded,
+)
 from adacompute.stages.train import describe_samples, make_bundle
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from adacompute.options.research import TrainOptions
 
 
 def read_count(today: str | int) -> int:
@@ -48,26 +57,19 @@ def read_count(today: str | int) -> int:
 def fit_same_answer(
     run: Path,
     today: TodayOptions,
+    options: TrainOptions,
     *,
-    out: Path,
-    unit: str = "samples",
-    token_prices: Path | None = None,
-    price_as: Mapping[str, str] | None = None,
-    model: str | None = None,
-    grader: str | None = None,
+    share: float = SHARE,
     confidence: float = CONFIDENCE,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Write the bundle of the cheapest lead that keeps enough answers, and return what it saves."""
-    store = Run(run)
-    prices = read_token_prices(token_prices, [unit], price_as, run=run)
-    costs = CostModel(unit, prices)
+    store, unit, out = Run(run), options.unit, options.out
+    costs = CostModel(unit, read_prices(options, run))
     recorded = read_recorded(store, need_grades=False)
     pool = make_pool(recorded, costs=costs)
-    share = SHARE if today.same_answer is None else today.same_answer
     wanted = read_count(today.today)
     n_samples = min(wanted, int(pool.answers.n_samples.max(initial=1)))
-    known: dict[str, Any] = {"confidence": confidence, "seed": check_seed(seed)}
+    known: dict[str, Any] = {"confidence": confidence, "seed": check_seed(options.seed)}
     found = compare_with_today(pool, n_samples, share=share, **known)
     found |= {"wanted_samples": wanted, "monthly_bill": today.monthly_bill}
     found["sentence"] = describe_same_answer(found, unit)
@@ -82,7 +84,7 @@ def fit_same_answer(
         "calibration": result,
     }
     notes |= {"questions": found["questions"], **describe_subsample(recorded)}
-    source = describe_samples(store, fitted, model, grader)
+    source = describe_samples(store, fitted, options.model, options.grader)
     experiment = Experiment(keep_complete(pool, n_samples), (n_samples,))
     source |= {"unit": unit, "frontier": (_frontier(result),)}
     bundle = make_bundle(experiment, fitted, notes, **source)

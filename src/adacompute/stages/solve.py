@@ -16,9 +16,12 @@ import pyarrow as pa
 from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import solve
 from adacompute.core.types import Allocation, FloatArray, KeyArray, UtilityTable
-from adacompute.evaluation.costs import describe_token_prices, level_costs, read_token_prices
+from adacompute.evaluation.costs import describe_token_prices, level_costs
+from adacompute.options.definition import takes
+from adacompute.options.research import SolveOptions
 from adacompute.spending.token_prices import TokenPriceList
 from adacompute.stages.estimate import UTILITY
+from adacompute.stages.inputs import read_prices
 from adacompute.stages.solve_blocks import needs_blocks, solve_blocks
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
@@ -28,18 +31,11 @@ if TYPE_CHECKING:
 ALLOCATION = "allocation.parquet"
 
 
-def solve_run(
-    run: Path,
-    *,
-    budget: float,
-    unit: str = "samples",
-    limits: Mapping[str, float] | None = None,
-    token_prices: Path | None = None,
-    price_as: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+@takes(SolveOptions)
+def solve_run(run: Path, options: SolveOptions) -> dict[str, Any]:
     """Compute the best allocation of a budget, and a bound on what any allocation reaches."""
-    store, units = Run(run), [unit, *(limits or {})]
-    prices = read_token_prices(token_prices, units, price_as, run=run)
+    budget, unit, limits = options.budget, options.unit, options.limits
+    store, prices = Run(run), read_prices(options, run, *(limits or {}))
     arguments = {
         "budget": budget,
         "unit": unit,

@@ -14,19 +14,19 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation.costs import CostModel, read_token_prices
+from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 from adacompute.evaluation.factories import find_trainable
 from adacompute.evaluation.pool import Pool
 from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import VERSION
+from adacompute.options.definition import takes
+from adacompute.options.research import TrainOptions
+from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Baseline, Bundle, save_bundle
-from adacompute.policies.episode import FIRST_SEEN
 from adacompute.policies.prior import response_profile
 from adacompute.stages.inputs import (
-    ALL_EVIDENCE,
-    DEFAULT_LEVELS,
     check_evidence,
     check_levels,
     check_seed,
@@ -37,6 +37,7 @@ from adacompute.stages.inputs import (
     find_template,
     hash_run,
     make_pool,
+    read_prices,
     read_recorded,
     resolve_budgets,
 )
@@ -44,61 +45,45 @@ from adacompute.stages.results import RunResults
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from adacompute.core.types import Float32Array, Level
 
 CELL_SHRINKAGE = 4.0
 """Questions of prior weight that the mean cost of a cell has."""
 
 
+@takes(TrainOptions)
 def train_run(
     run: Path,
+    options: TrainOptions,
     *,
-    policy: str,
-    out: Path,
-    levels: Sequence[int] = DEFAULT_LEVELS,
-    budgets: Sequence[float] | None = None,
-    unit: str = "samples",
-    token_prices: Path | None = None,
-    price_as: Mapping[str, str] | None = None,
-    native_n: bool = False,
-    round_cost: float = 0.0,
-    tie_break: str = FIRST_SEEN,
-    evidence: str = ALL_EVIDENCE,
-    features: str = "paper",
-    classifier: str = "gbm",
-    cost_sensitive: bool = False,
-    draft: bool = False,
-    model: str | None = None,
-    grader: str | None = None,
-    seed: int = 0,
     min_budget: float = math.inf,
     results: RunResults | None = None,
 ) -> dict[str, Any]:
     """Fit a policy to all questions of a run and write its bundle if it holds ``min_budget``."""
-    factory, levels, store = _find_factory(policy, draft=draft), check_levels(levels), Run(run)
-    prices = read_token_prices(token_prices, [unit], price_as, run=run)
-    costs = CostModel(unit, prices, native_n, round_cost)
-    text: dict[str, Any] = {"features": pin_encoder(features)}
+    policy, unit, out, store = options.policy, options.unit, options.out, Run(run)
+    factory, levels = _find_factory(policy, draft=options.draft), check_levels(options.levels)
+    costs = CostModel(unit, read_prices(options, run), options.native_n, options.round_cost)
+    text: dict[str, Any] = {"features": pin_encoder(options.features)}
     recorded = read_recorded(store)
-    pool = make_pool(recorded, costs=costs, **text, tie_break=tie_break, draft=draft).equalise()
+    seen: dict[str, Any] = {"tie_break": options.tie_break, "draft": options.draft}
+    pool = make_pool(recorded, costs=costs, **text, **seen).equalise()
     pool.check_budget(min_budget)
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
-        "budgets": resolve_budgets(recorded, costs, budgets),
-        "classifier": classifier,
-        "cost_sensitive": cost_sensitive,
-        "draft": draft,
-        "seed": check_seed(seed),
-        "use_confidence": check_evidence(evidence) == ALL_EVIDENCE,
+        "budgets": resolve_budgets(recorded, costs, options.budgets),
+        "classifier": options.classifier,
+        "cost_sensitive": options.cost_sensitive,
+        "draft": options.draft,
+        "seed": check_seed(options.seed),
+        "use_confidence": check_evidence(options.evidence) == ALL_EVIDENCE,
     }
     experiment = (results or RunResults.of(run)).share(Experiment(pool, **settings))
     fitted = check_choice(experiment.fit_final(factory), pool, levels)
     about = {"policy": policy, "questions": len(pool), **describe_subsample(recorded)}
     text |= {"experiment": settings, "costs": costs.to_dict()}
-    source = describe_samples(store, fitted, model, grader)
-    bundle = make_bundle(experiment, fitted, about | text, unit=unit, tie_break=tie_break, **source)
+    source = describe_samples(store, fitted, options.model, options.grader)
+    known: dict[str, Any] = {"unit": unit, "tie_break": options.tie_break, **source}
+    bundle = make_bundle(experiment, fitted, about | text, **known)
     about |= {"out": str(out), "bundle_digest": save_bundle(bundle, out)}
     about |= {name: source[name] for name in ("model", "grader")}
     return {**about, "unit": unit, **_describe(experiment, fitted)}

@@ -1,0 +1,1 @@
+"""Options: what every command takes, defined once for command line, files and Python."""

@@ -1,0 +1,122 @@
+"""Research: the options of each step that ``fit`` takes by itself, and of tools for research."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from adacompute.options.definition import option
+from adacompute.options.shared import (
+    CONFIDENCE,
+    DEFAULT_LEVELS,
+    GRADERS,
+    CostOptions,
+    EvidenceOptions,
+    LevelOptions,
+    NameOptions,
+    RoundOptions,
+    SavingOptions,
+    SeedOptions,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(NameOptions):
+    """Import recorded samples into a run: a file, logs or 'example'."""
+
+    arms: Mapping[str, str | Path] | None = option(
+        "Samples of one arm, instead of SOURCE; may be repeated.",
+        None,
+        name="arm",
+        metavar="NAME=FILE",
+        example="low=low.parquet",
+    )
+    pool_answers: bool = option(
+        "Equal answers of different arms are different answers.", True, name="no-pool"
+    )
+    gold: str | None = option(
+        "Question set with reference answers (default: the column gold).", None
+    )
+    allow_inconsistent_grades: bool = option("Accept equal answers with different grades.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradeOptions:
+    """Grade the samples of a run, for the first time or again."""
+
+    grader: str = option(GRADERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateOptions(CostOptions):
+    """Estimate the accuracy of every level on every question."""
+
+    levels: Sequence[int] = option("Numbers of samples to estimate.", DEFAULT_LEVELS)
+    method: str = option(
+        "All subsets, the paper's windows, one trial, or, for few samples, a posterior mean.",
+        "exact",
+        choices=("exact", "windows", "single", "posterior"),
+    )
+    vote: str = option(
+        "How samples become one answer.",
+        "majority",
+        choices=("majority", "weighted", "best-of", "any"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveOptions(CostOptions):
+    """Compute the best allocation of a budget, with an upper bound."""
+
+    budget: float = option("Mean cost per question.")
+    limits: Mapping[str, float] | None = option(
+        "Limit on the mean of another cost, such as latency=3; may be repeated.",
+        None,
+        name="limit",
+        metavar="NAME=VALUE",
+        example="latency=3",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmsOptions(LevelOptions, CostOptions):
+    """Compare arms: which models and efforts are efficient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(
+    LevelOptions, CostOptions, RoundOptions, EvidenceOptions, NameOptions, SeedOptions
+):
+    """Fit a policy to a run and write its bundle."""
+
+    policy: str = option("Kind of policy, such as sequential.")
+    out: Path = option("Directory of the bundle.")
+    budgets: Sequence[float] | None = option(
+        "Budgets of the paper's router (default: the cost of 1.5,2,3,4,6 samples).", None
+    )
+    classifier: str = option(
+        "Classifier of the paper's router; only gbm can be saved in a bundle.", "gbm"
+    )
+    cost_sensitive: bool = option("Weight questions by the loss of an error.", False)
+    draft: bool = option("Let the router decide after one sample, by its uncertainty.", False)
+    features: str = option(
+        "Features of routers: paper, extended, words, or embedding:DIRECTORY.", "paper"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(SavingOptions):
+    """Set a bundle's price on held-out questions and give a verdict."""
+
+    bundle: Path = option("Bundle to calibrate.")
+    budget: float | None = option("Mean cost per question (or give --today).", None)
+    confidence: float = option("Confidence level of all intervals.", CONFIDENCE)
+    cost_confidence: float | None = option(
+        "Hold the budget with this confidence (default: spend it on average).", None
+    )
+    horizon: int | None = option(
+        "Predict the cost of the next N questions (default: of the long run).", None
+    )
+    margin: float = option("An interval around 0 within this size is no gain.", 0.005)
+    max_rounds: int | None = option("Maximum rounds of samples per question.", None)
