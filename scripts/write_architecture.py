@@ -29,6 +29,7 @@ ORDER = (
     "graders",
     "features",
     "datasets",
+    "options",
     "core",
     "testing",
 )

@@ -20,7 +20,7 @@ from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.intervals import Mean
 from adacompute.options.definition import takes
 from adacompute.options.research import ArmsOptions
-from adacompute.stages.inputs import check_levels, make_pool, no_progress, read_prices
+from adacompute.stages.inputs import check_levels, make_pool, no_progress, token_prices_of
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def list_arms(
     run: Path, options: ArmsOptions, *, progress: Callable[[str], None] = no_progress
 ) -> dict[str, Any]:
     """Return cost, accuracy and latency of every level of every arm, and which are efficient."""
-    costs = CostModel(options.unit, read_prices(options, run))
+    costs = CostModel(options.unit, token_prices_of(options, run))
     recorded = Run(run).encoded_samples()
     pool = make_pool(recorded, costs=costs).equalise()
     return {

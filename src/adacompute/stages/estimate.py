@@ -29,7 +29,7 @@ from adacompute.options.research import EstimateOptions
 from adacompute.stages.estimate_blocks import estimate_blocks, is_large
 from adacompute.stages.inputs import (
     check_levels,
-    read_prices,
+    token_prices_of,
 )
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
@@ -43,7 +43,7 @@ UTILITY = "utility.parquet"
 def estimate_run(run: Path, options: EstimateOptions) -> dict[str, Any]:
     """Estimate the utility of each level on each question, and its mean cost."""
     method, vote, unit = options.method, options.vote, options.unit
-    store, prices = Run(run), read_prices(options, run)
+    store, prices = Run(run), token_prices_of(options, run)
     levels = check_levels(options.levels)
     arguments = {
         "levels": list(levels),

@@ -33,10 +33,10 @@ from adacompute.stages.inputs import (
     make_pool,
     missing_extra,
     no_progress,
-    read_prices,
     read_recorded,
     resolve_budgets,
     resolve_today,
+    token_prices_of,
 )
 from adacompute.stages.results import RunResults
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
@@ -71,7 +71,7 @@ def evaluate_run(
     """Score policies on held-out questions; costs: see `CostModel`."""
     store, features, unit = Run(run), pin_encoder(options.features), options.unit
     rounds, evidence, tie_break = options.rounds, options.evidence, options.tie_break
-    costs = CostModel(unit, read_prices(options, run), options.native_n, options.round_cost)
+    costs = CostModel(unit, token_prices_of(options, run), options.native_n, options.round_cost)
     recorded, today = read_recorded(store), options.today
     about = _describe_run(recorded, costs, rounds=rounds, evidence=evidence, tie_break=tie_break)
     names, skipped = _select_policies(options.policies, about)

@@ -75,7 +75,7 @@ def no_progress(_: str) -> None:
     """Report nothing."""
 
 
-def read_prices(options: CostOptions, run: Path, *others: str) -> TokenPriceList | None:
+def token_prices_of(options: CostOptions, run: Path, *others: str) -> TokenPriceList | None:
     """Return the token prices of a command, whose unit or ``others`` must need them."""
     units = [options.unit, *others]
     return read_token_prices(options.token_prices, units, options.price_as, run=run)

@@ -30,8 +30,8 @@ from adacompute.stages.inputs import (
     check_seed,
     describe_subsample,
     make_pool,
-    read_prices,
     read_recorded,
+    token_prices_of,
 )
 from adacompute.stages.train import describe_samples, make_bundle
 from adacompute.storage.store import Run
@@ -64,7 +64,7 @@ def fit_same_answer(
 ) -> dict[str, Any]:
     """Write the bundle of the cheapest lead that keeps enough answers, and return what it saves."""
     store, unit, out = Run(run), options.unit, options.out
-    costs = CostModel(unit, read_prices(options, run))
+    costs = CostModel(unit, token_prices_of(options, run))
     recorded = read_recorded(store, need_grades=False)
     pool = make_pool(recorded, costs=costs)
     wanted = read_count(today.today)

@@ -21,7 +21,7 @@ from adacompute.options.definition import takes
 from adacompute.options.research import SolveOptions
 from adacompute.spending.token_prices import TokenPriceList
 from adacompute.stages.estimate import UTILITY
-from adacompute.stages.inputs import read_prices
+from adacompute.stages.inputs import token_prices_of
 from adacompute.stages.solve_blocks import needs_blocks, solve_blocks
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
@@ -35,7 +35,7 @@ ALLOCATION = "allocation.parquet"
 def solve_run(run: Path, options: SolveOptions) -> dict[str, Any]:
     """Compute the best allocation of a budget, and a bound on what any allocation reaches."""
     budget, unit, limits = options.budget, options.unit, options.limits
-    store, prices = Run(run), read_prices(options, run, *(limits or {}))
+    store, prices = Run(run), token_prices_of(options, run, *(limits or {}))
     arguments = {
         "budget": budget,
         "unit": unit,

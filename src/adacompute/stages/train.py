@@ -37,9 +37,9 @@ from adacompute.stages.inputs import (
     find_template,
     hash_run,
     make_pool,
-    read_prices,
     read_recorded,
     resolve_budgets,
+    token_prices_of,
 )
 from adacompute.stages.results import RunResults
 from adacompute.storage.store import Run
@@ -62,7 +62,7 @@ def train_run(
     """Fit a policy to all questions of a run and write its bundle if it holds ``min_budget``."""
     policy, unit, out, store = options.policy, options.unit, options.out, Run(run)
     factory, levels = _find_factory(policy, draft=options.draft), check_levels(options.levels)
-    costs = CostModel(unit, read_prices(options, run), options.native_n, options.round_cost)
+    costs = CostModel(unit, token_prices_of(options, run), options.native_n, options.round_cost)
     text: dict[str, Any] = {"features": pin_encoder(options.features)}
     recorded = read_recorded(store)
     seen: dict[str, Any] = {"tie_break": options.tie_break, "draft": options.draft}

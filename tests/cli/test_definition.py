@@ -1,0 +1,123 @@
+"""The command line of a class of options has the names, types and defaults of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from adacompute.cli.definition import command
+from adacompute.options.definition import ABOUT, group, option
+from adacompute.options.main import CollectOptions, EvaluateOptions, FitOptions, ReportOptions
+from adacompute.options.research import (
+    CalibrateOptions,
+    EstimateOptions,
+    ImportOptions,
+    SolveOptions,
+    TrainOptions,
+)
+from adacompute.stages.calibrate import calibrate_run
+from adacompute.stages.solve import solve_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class FishOptions:
+    """Fish."""
+
+    carps: int = option("Carps.", 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Garden:
+    """Plan a garden."""
+
+    pond: float | None = option("Depth of the pond.", None)
+    fish: FishOptions | None = group("pond", "to put them into")
+
+
+def invoke(kind: type[Any], words: Sequence[str]) -> tuple[Any, Result]:
+    seen = []
+
+    @command("try", kind)
+    def run(*, options: Any, as_json: bool) -> None:
+        assert not as_json
+        seen.append(options)
+
+    result = CliRunner().invoke(run, list(words))
+    return (seen[0] if seen else None), result
+
+
+def test_defaults_are_those_of_the_fields() -> None:
+    found, result = invoke(SolveOptions, ["--budget", "2"])
+    assert (result.exit_code, found) == (0, SolveOptions(budget=2.0, price_as={}, limits={}))
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        (["--levels", "1,3"], {"levels": (1, 3)}),
+        (["--method", "single"], {"method": "single"}),
+        (["--token-prices", "p.toml"], {"token_prices": Path("p.toml")}),
+        (["--price-as", "a=b", "--price-as", "c=d"], {"price_as": {"a": "b", "c": "d"}}),
+    ],
+)
+def test_options_are_read_by_the_types_of_fields(words: list[str], changed: dict[str, Any]) -> None:
+    found, _ = invoke(EstimateOptions, words)
+    assert asdict(found) == asdict(EstimateOptions(price_as={})) | changed
+
+
+def test_a_flag_of_what_is_true_by_default_turns_it_off() -> None:
+    assert invoke(ImportOptions, [])[0].pool_answers
+    assert not invoke(ImportOptions, ["--no-pool"])[0].pool_answers
+
+
+def test_a_group_is_none_unless_one_of_its_options_is_given() -> None:
+    assert invoke(CalibrateOptions, ["--bundle", "b"])[0].today is None
+    found, _ = invoke(CalibrateOptions, ["--bundle", "b", "--today", "5", "--tolerance", "0.1"])
+    assert (found.today.today, found.today.tolerance, found.today.calls) == ("5", 0.1, None)
+
+
+def test_options_of_a_group_say_what_they_need() -> None:
+    _, result = invoke(CalibrateOptions, ["--bundle", "b", "--tolerance", "0.1"])
+    assert (result.exit_code, "--tolerance needs --today, what you run now" in result.output) == (
+        2,
+        True,
+    )
+    _, result = invoke(Garden, ["--carps", "3"])
+    assert "--carps need --pond, to put them into" in result.output
+    assert invoke(Garden, ["--carps", "3", "--pond", "1"])[0].fish == FishOptions(carps=3)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(CalibrateOptions, CollectOptions, EstimateOptions, EvaluateOptions, FitOptions),
+        *(ImportOptions, ReportOptions, SolveOptions, TrainOptions),
+    ],
+)
+def test_help_names_every_option_once(kind: type[Any]) -> None:
+    result = CliRunner().invoke(command("try", kind)(lambda **_: None), ["--help"])
+    assert str(kind.__doc__).splitlines()[0] in result.output
+    for one in fields(kind):
+        if ABOUT in one.metadata:
+            about = one.metadata[ABOUT]
+            name = f"--{(about.name or one.name).replace('_', '-')} "
+            assert result.output.count(f"  {name}") == 1, name
+            is_required = (
+                "[required]" in result.output.partition(f"  {name}")[2].partition("  --")[0]
+            )
+            assert is_required == (one.default is MISSING), name
+
+
+def test_functions_take_options_as_an_object_or_one_by_one(tmp_path: Path) -> None:
+    for known in ({"options": SolveOptions(budget=0.0)}, {"budget": 0.0}):
+        with pytest.raises(Exception, match="estimate"):
+            solve_run(tmp_path, **known)
+    with pytest.raises(TypeError, match="bundle"):
+        calibrate_run(tmp_path)
+    with pytest.raises(TypeError, match="colour"):
+        solve_run(tmp_path, budget=1.0, colour="red")
