@@ -43,7 +43,7 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
         "independent_questions": 20,
         "excluded": 3,
         "samples": 8,
-        "fold_assignments": 3,
+        "fold_assignments": 1,
         "levels": [1, 2],
         "levels_excluded": [8, 16],
         "today": [],
@@ -54,7 +54,7 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
     results.print_scores(result)
     printed = " ".join(capsys.readouterr().out.split())
     assert (
-        "by mean budget in tokens, held-out questions, mean of 3 fold assignments, unparsed samples removed"
+        "by mean budget in tokens, held-out questions, unparsed samples removed"
         in printed
     )
     assert "20 questions (3 excluded) × 8 samples, levels 1, 2 (without 8, 16: more" in printed
