@@ -53,10 +53,7 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
     }
     results.print_scores(result)
     printed = " ".join(capsys.readouterr().out.split())
-    assert (
-        "by mean budget in tokens, held-out questions, unparsed samples removed"
-        in printed
-    )
+    assert "by mean budget in tokens, held-out questions, unparsed samples removed" in printed
     assert "20 questions (3 excluded) × 8 samples, levels 1, 2 (without 8, 16: more" in printed
     assert "+10.0 to +20.0" in printed
     assert "-20.0 to -10.0" in printed
