@@ -4,7 +4,8 @@
 Adaptive-Consistency on all recorded sets, in five fold assignments, and writes what each question
 gets at each budget to a directory. ``compare NEW OLD`` reads two such directories, of two versions
 of the code, and prints paired differences with their intervals; questions are clustered by their
-text, also across sets. ``--sets`` and ``--seeds`` restrict what is scored. Recorded samples are
+text, also across sets. ``table DIR`` prints the accuracies of one directory as the tables of
+``docs/research/results.md``. ``--sets`` and ``--seeds`` restrict what is scored. Recorded samples are
 found in ``ADACOMPUTE_DATA``.
 """
 
@@ -115,7 +116,7 @@ def score(
 
 @dataclass(frozen=True)
 class Paired:
-    """Influences of questions on a difference, mean over budgets and fold assignments, (N,)."""
+    """Influences of questions on a difference at each budget, mean of fold assignments, (B, N)."""
 
     name: str
     group: np.ndarray
@@ -125,11 +126,15 @@ class Paired:
 
     @property
     def standard_error(self) -> float:
-        """Standard error over independent questions."""
+        """Standard error of the mean over budgets."""
+        return self.error_of(self.influence.mean(axis=0))
+
+    def error_of(self, influence: np.ndarray) -> float:
+        """Return a standard error over independent questions."""
         _, place = np.unique(self.group, return_inverse=True)
-        total = np.bincount(place, self.influence)
+        total = np.bincount(place, influence)
         size = len(total)
-        return float(np.sqrt((total**2).sum() * size / max(1, size - 1)) / len(self.influence))
+        return float(np.sqrt((total**2).sum() * size / max(1, size - 1)) / len(influence))
 
 
 def pair(name: str, new: Path, old: Path, policy: str, other: str) -> Paired | None:
@@ -148,7 +153,7 @@ def pair(name: str, new: Path, old: Path, policy: str, other: str) -> Paired | N
         adjusted = difference - two[f"{other} slope"][:, None] * (
             extra - extra.mean(axis=1, keepdims=True)
         )
-        influences.append((adjusted - adjusted.mean(axis=1, keepdims=True)).mean(axis=0))
+        influences.append(adjusted - adjusted.mean(axis=1, keepdims=True))
         group = one["group"]
     if not influences:
         return None
@@ -162,7 +167,8 @@ def bound_mean(found: list[Paired]) -> tuple[float, float, float]:
     total = np.zeros(len(texts))
     for one in found:
         place = np.searchsorted(texts, one.group)
-        np.add.at(total, place, one.influence / len(one.influence) / len(found))
+        influence = one.influence.mean(axis=0)
+        np.add.at(total, place, influence / len(influence) / len(found))
     rng = np.random.default_rng(0)
     drawn = [total @ rng.poisson(1.0, len(texts)) for _ in range(N_RESAMPLES)]
     value = float(np.mean([one.value for one in found]))
@@ -199,16 +205,35 @@ def compare(new: Path, old: Path, names: list[str]) -> None:
                 )
 
 
+def print_table(place: Path, names: list[str]) -> None:
+    """Print the accuracy of each policy at each budget, and the difference to the mixture."""
+    for name in names:
+        seeds = [np.load(path) for path in sorted(place.glob(f"{name} *.npz"))]
+        budgets = " | ".join(f"{budget:.3g}" for budget in seeds[0]["budgets"])
+        print(f"| {name} | budget | {budgets} | |")
+        for policy in [one for one in POLICIES if f"{one} accuracy" in seeds[0]]:
+            means = np.mean([one[f"{policy} accuracy"].mean(axis=1) for one in seeds], axis=0)
+            cells = [f"{value:.3f}".removeprefix("0") for value in means]
+            found = pair(name, place, place, policy, "mixture")
+            if found is not None and policy == CURRENT:
+                for i, value in enumerate(found.by_budget):
+                    half = 196 * found.error_of(found.influence[i])
+                    cells[i] += f" ({100 * value:+.1f} ± {half:.1f})"
+            print(f"| | {policy} | {' | '.join(cells)} | {means.mean():.3f} |".replace("-", "−"))
+
+
 def main() -> None:
     """Score or compare."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("command", choices=("score", "compare"))
+    parser.add_argument("command", choices=("score", "compare", "table"))
     parser.add_argument("directories", nargs="+", type=Path)
     parser.add_argument("--sets", type=lambda text: text.split(","), default=[])
     parser.add_argument("--seeds", type=lambda text: tuple(map(int, text.split(","))))
     options = parser.parse_args()
     if options.command == "score":
         score(options.directories[0], options.sets, options.seeds or SEEDS)
+    elif options.command == "table":
+        print_table(options.directories[0], options.sets)
     else:
         compare(options.directories[0], options.directories[1], options.sets)
 
