@@ -5,8 +5,8 @@ Adaptive-Consistency on all recorded sets, in five fold assignments, and writes 
 gets at each budget to a directory. ``compare NEW OLD`` reads two such directories, of two versions
 of the code, and prints paired differences with their intervals; questions are clustered by their
 text, also across sets. ``table DIR`` prints the accuracies of one directory as the tables of
-``docs/research/results.md``. ``--sets`` and ``--seeds`` restrict what is scored. Recorded samples are
-found in ``ADACOMPUTE_DATA``.
+``docs/research/results.md``. ``--sets`` and ``--seeds`` restrict what is scored. Recorded samples
+are found in ``ADACOMPUTE_DATA``.
 """
 
 from __future__ import annotations
