@@ -88,7 +88,7 @@ def test_options_of_a_group_say_what_they_need() -> None:
         True,
     )
     _, result = invoke(Garden, ["--carps", "3"])
-    assert "--carps need --pond, to put them into" in result.output
+    assert "--carps needs --pond, to put them into" in result.output
     assert invoke(Garden, ["--carps", "3", "--pond", "1"])[0].fish == FishOptions(carps=3)
 
 

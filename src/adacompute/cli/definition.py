@@ -32,9 +32,6 @@ from adacompute.options.definition import ABOUT, NEEDS, About
 LISTS: dict[Any, click.ParamType] = {int: WHOLE_NUMBERS, float: NUMBERS, str: NAMES}  # type: ignore[type-arg]
 SCALARS: dict[Any, Any] = {int: int, float: float, str: str, Path: RUN}
 
-OPTIONAL = ("today",)
-"""Options that a group needs, but no command."""
-
 DIRECTORY = click.argument("run", metavar="DIR", type=RUN)
 """The run directory that a command is about."""
 
@@ -60,35 +57,44 @@ def command(
     return wrap
 
 
-def _declare(kind: type[Any]) -> list[click.Option]:
+def _declare(kind: type[Any], *, is_group: bool = False) -> list[click.Option]:
     """Return the options of a class, those of its groups among them."""
     types, found = typing.get_type_hints(kind), []
     own_first = sorted(fields(kind), key=lambda one: one.name not in kind.__annotations__)
     for one in own_first:
         type_ = _plain(types[one.name])
-        found += _declare(type_) if _is_group(type_) else [_make_option(one, type_)]
+        if _is_group(type_):
+            found += _declare(type_, is_group=True)
+        else:
+            is_required = one.default is MISSING and not is_group
+            found.append(_make_option(one, type_, is_required=is_required))
     return found
 
 
 def _build(ctx: click.Context, kind: type[Any], given: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """Return the options; a group of which nothing is given is None."""
+    """Return the options of a class."""
     types, values = typing.get_type_hints(kind), {}
     for one in fields(kind):
-        group = _plain(types[one.name])
-        if not _is_group(group):
-            values[one.name] = given[one.name]
-            continue
-        set_ = [option for option in _declare(group) if is_given(ctx, option.name or "")]
-        other, purpose = one.metadata.get(NEEDS, (None, ""))
-        if set_ and other and given[other.replace("-", "_")] is None:
-            words = ", ".join(option.opts[0] for option in set_)
-            raise click.UsageError(f"{words} need --{other}, {purpose}")
-        needed = [own for own in fields(group) if own.default is MISSING]
-        for own in needed:
-            if set_ and given[own.name] is None:
-                raise click.UsageError(f"{set_[0].opts[0]} needs --{own.name}, {_help(own)}")
-        values[one.name] = _build(ctx, group, given) if set_ else None
+        type_ = _plain(types[one.name])
+        is_group = _is_group(type_)
+        values[one.name] = _build_group(ctx, one, type_, given) if is_group else given[one.name]
     return kind(**values)
+
+
+def _build_group(
+    ctx: click.Context, one: Field[Any], kind: type[Any], given: Mapping[str, Any]
+) -> Any:  # noqa: ANN401 - of the class
+    """Return a group of options; None if nothing of it is given."""
+    words = [own.opts[0] for own in _declare(kind) if is_given(ctx, own.name or "")]
+    if not words:
+        return None
+    needs = [(own.name, _help(own)) for own in fields(kind) if own.default is MISSING]
+    needs += [one.metadata[NEEDS]] if NEEDS in one.metadata else []
+    for name, meaning in needs:
+        if given[name.replace("-", "_")] is None:
+            verb = "needs" if len(words) == 1 else "need"
+            raise click.UsageError(f"{', '.join(words)} {verb} --{name}, {meaning}")
+    return _build(ctx, kind, given)
 
 
 def _is_group(type_: Any) -> bool:  # noqa: ANN401 - a type
@@ -110,14 +116,18 @@ def _plain(type_: Any) -> Any:  # noqa: ANN401 - a type
     return str if str in kinds else kinds[0]
 
 
-def _make_option(one: Field[Any], type_: Any) -> click.Option:  # noqa: ANN401 - a type
+def _make_option(
+    one: Field[Any],
+    type_: Any,  # noqa: ANN401 - a type
+    *,
+    is_required: bool,
+) -> click.Option:
     """Return one option."""
     about: About = one.metadata[ABOUT]
     name = f"--{(about.name or one.name).replace('_', '-')}"
     known: dict[str, Any] = {"help": about.help, "metavar": about.metavar, "envvar": about.env}
+    known["required"] = is_required
     origin, inner = typing.get_origin(type_), typing.get_args(type_)
-    if one.default is MISSING:
-        known["required"] = one.name not in OPTIONAL
     if type_ is bool:
         known |= {"is_flag": True, "flag_value": one.default is not True}
     elif about.choices:
