@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.estimate_files [QUESTIONS] [--folder DIR]`` writes a run of 10 million
 questions with 16 samples each, reads the columns that `estimate` needs once without doing anything
-with them, and runs `adacompute estimate`, `train` and `evaluate` on it, each as a process of its
-own. It prints seconds, peak memory, and what `train` and `evaluate` say about their subsample.
+with them, and runs `adacompute research estimate`, `train` and `evaluate` on it, each as a process
+of its own. It prints seconds, peak memory, and what `train` and `evaluate` say about their
+subsample.
 """
 
 from __future__ import annotations

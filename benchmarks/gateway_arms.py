@@ -79,7 +79,9 @@ def collect(
 
 def measure_levels(run: Path) -> dict[str, dict[str, float]]:
     """Return the cost and the accuracy of every level of a run, by its name."""
-    found = run_command("arms", str(run), "--unit", "tokens", "--levels", LEVELS, "--all")
+    found = run_command(
+        "research", "arms", str(run), "--unit", "tokens", "--levels", LEVELS, "--all"
+    )
     return {f"{row['arm']} x {row['samples']}": row for row in found["rows"]}
 
 
@@ -172,9 +174,11 @@ def main() -> None:
         budget = options.budget or round(BUDGET * levels["short x 1"]["cost"], 1)
         bundle = out / "policy"
         known = ("--unit", "tokens", "--levels", LEVELS)
-        run_command("train", str(run), "--policy", "sequential", *known, "--out", str(bundle))
+        run_command(
+            "research", "train", str(run), "--policy", "sequential", *known, "--out", str(bundle)
+        )
         stated = run_command(
-            *("calibrate", str(run), "--bundle", str(bundle), "--budget", str(budget)),
+            *("research", "calibrate", str(run), "--bundle", str(bundle), "--budget", str(budget)),
             *("--horizon", str(len(new))),
         )
         template = Template(chat=False)  # the gateway adds the examples of each arm

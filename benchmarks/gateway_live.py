@@ -119,11 +119,11 @@ def make_bundle(out: Path, run: Path, case: Case, horizon: int) -> tuple[Path, d
     trained, bundle = out / "policy", out / case.bundle_name
     if not trained.exists():
         policy = ("--policy", "sequential", "--levels", LEVELS)
-        run_command("train", str(run), *policy, "--out", str(trained))
+        run_command("research", "train", str(run), *policy, "--out", str(trained))
     shutil.copytree(trained, bundle, dirs_exist_ok=True)
     rounds = () if case.max_rounds is None else ("--max-rounds", str(case.max_rounds))
     result = run_command(
-        *("calibrate", str(run), "--bundle", str(bundle), "--budget", str(case.budget)),
+        *("research", "calibrate", str(run), "--bundle", str(bundle), "--budget", str(case.budget)),
         *("--horizon", str(horizon), *rounds),
     )
     (out / f"{case.bundle_name}.json").write_text(json.dumps(result))

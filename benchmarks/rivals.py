@@ -1,11 +1,11 @@
 """Rivals: every policy on every recorded set, by one protocol, and the mean differences.
 
 Run it with ``python -m benchmarks.rivals SAMPLES OUT [SET …]``. SAMPLES is a directory of recorded
-samples that ``adacompute import`` can read. Sets that are already scored in OUT are not scored
-again. It prints accuracy and headroom by set and budget, and the difference in points between
-``sequential`` and each rival at equal cost, by set and budget and in the mean. Intervals cover the
-questions, with copies of a text in different sets counted as one, and the fits. It also prints
-which sets and budgets are not part of the mean, and why.
+samples that ``adacompute research import`` can read. Sets that are already scored in OUT are not
+scored again. It prints accuracy and headroom by set and budget, and the difference in points
+between ``sequential`` and each rival at equal cost, by set and budget and in the mean. Intervals
+cover the questions, with copies of a text in different sets counted as one, and the fits. It also
+prints which sets and budgets are not part of the mean, and why.
 
 The sets named in DESIGN were used to design the policy; no other set was.
 """

@@ -20,7 +20,7 @@ import click
 
 import adacompute
 from adacompute.batch.answers import ANSWER_COLUMNS
-from adacompute.cli.main import cli
+from adacompute.cli.main import list_commands
 from adacompute.cli.output import EXIT_CODES
 from adacompute.core.errors import AdaComputeError
 from adacompute.datasets.columns import QUESTION_COLUMNS, REQUIRED, SAMPLE_COLUMNS
@@ -99,7 +99,7 @@ def copy_design_notes(source: Path, directory: Path) -> None:
 def command_line() -> str:
     """Return the page with the help of every command."""
     lines = [COMMAND_LINE.format(exit_codes=_exit_codes())]
-    for name, command in sorted(cli.commands.items()):
+    for name, command in list_commands().items():
         context = click.Context(command, info_name=f"adacompute {name}", max_content_width=96)
         lines += [f"## {name}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(lines)

@@ -279,7 +279,7 @@ def kill_gateway(folder: Path) -> Amounts:
             ask(port, 3, "fake")
             process.terminate()
             process.wait(60)
-        _, caps = run_command("caps", str(path), "--json", folder=folder)
+        _, caps = run_command("spend", "caps", str(path), "--json", folder=folder)
         capped = sum(row["spent"] for row in caps["accounts"])
         return spent(folder, fake) | {"capped": round(capped, 6)}
 

@@ -18,7 +18,7 @@ import pytest
 from sybil import Document
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
-from adacompute.cli.main import cli
+from adacompute.cli.main import list_commands
 from adacompute.testing.llama import missing_requirement
 from test_support.pages import FILE_NAME, RUN, SYBIL, Workspace, open_workspace
 
@@ -56,6 +56,9 @@ SHOWN = {"text", "csv"}
 """Languages of blocks that are only shown."""
 
 COMMAND = re.compile(r"^\s*(\$|adacompute|pip|python3?|curl|export|just)\s")
+
+
+COMMANDS = list_commands()
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
@@ -113,6 +116,12 @@ def test_a_skipped_block_names_one_of_at_most_six_exceptions() -> None:
     assert [one for one in named if one[1].strip()[6:-1] not in EXCEPTIONS] == []
 
 
+def split_command(words: list[str]) -> tuple[str, list[str]]:
+    """Return the name of a command, of one word or two, and what follows."""
+    size = 2 if " ".join(words[:2]) in COMMANDS else 1
+    return " ".join(words[:size]), words[size:]
+
+
 def test_every_command_can_be_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for _, language, text in BLOCKS:
@@ -120,18 +129,18 @@ def test_every_command_can_be_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyP
             Path(named[1]).write_text(text)
         for line in text.replace("\\\n", " ").splitlines() if language == "sh" else ():
             if line.startswith("adacompute "):
-                _, name, *words = shlex.split(line, comments=True)
-                cli.commands[name].make_context(name, words)
+                name, words = split_command(shlex.split(line, comments=True)[1:])
+                COMMANDS[name].make_context(name, words)
 
 
 def test_commands_in_sentences_exist_and_have_these_options() -> None:
     offences = []
     for page in PAGES.values():
         for command in re.findall(r"`adacompute ([^`]+)`", page.read_text()):
-            name, *words = command.split()
-            if name.startswith("-"):
+            if command.startswith("-") or command == "research":
                 continue
-            known = {option for one in cli.commands[name].params for option in one.opts}
+            name, words = split_command(command.split())
+            known = {option for one in COMMANDS[name].params for option in one.opts}
             given = {word.split("=")[0] for word in words if word.startswith("--")}
             if not given <= known:
                 offences.append(f"adacompute {command}")
@@ -186,7 +195,7 @@ def test_the_blocks_of_the_pages_are_found() -> None:
     ("text", "why"),
     [
         ("```sh\nfalse\n```\n", "line 1"),
-        ("```sh\nadacompute estimate nowhere\n```\n", "nowhere"),
+        ("```sh\nadacompute research estimate nowhere\n```\n", "nowhere"),
         ("```python\nassert False\n```\n", None),
         ("```python\nprint(6 * 7)\n```\n", "42"),
         ("```toml\na = \n```\n", None),

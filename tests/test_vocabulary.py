@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import pytest
 
-from adacompute.cli.main import cli
+from adacompute.cli.main import list_commands
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
@@ -60,7 +60,7 @@ OPTIONS = {
 }
 """Options, choices and arguments: in the help of every command and in the documentation."""
 
-BUNDLE_COMMANDS = ("calibrate", "serve", "replay")
+BUNDLE_COMMANDS = ("research calibrate", "serve", "research replay")
 """Commands that take a bundle as ``--bundle PATH``, not as ``--policy``."""
 
 SETTINGS = {
@@ -328,7 +328,7 @@ def find_literals(tree: ast.Module, path: Path) -> set[str]:
 
 def helps() -> Iterator[tuple[str, str]]:
     """Yield the name and the help of every command."""
-    for name, command in cli.commands.items():
+    for name, command in list_commands().items():
         context = click.Context(command, info_name=name, max_content_width=96)
         yield name, command.get_help(context)
 
@@ -346,7 +346,7 @@ def check_options() -> Iterator[Found]:
 
 def check_bundles() -> Iterator[Found]:
     for name in BUNDLE_COMMANDS:
-        options = {option for one in cli.commands[name].params for option in one.opts}
+        options = {option for one in list_commands()[name].params for option in one.opts}
         yield f"help:{name}", options & {"--policy"}
 
 

@@ -66,7 +66,7 @@ def call(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def run(*arguments: object) -> Called:
-        monkeypatch.setattr(sys, "argv", ["adacompute", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["adacompute", *_split(arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -76,11 +76,17 @@ def call(
     return run
 
 
+def _split(arguments: tuple[object, ...]) -> list[str]:
+    """Return the words of a call; the first argument may be a command of two words."""
+    words = list(map(str, arguments))
+    return [*" ".join(words[:1]).split(), *words[1:]]
+
+
 def _execute(*arguments: object, before: str = "", **environment: str) -> Called:
     """Call the command line in a process of its own, after some lines of Python."""
     code = f"import sys\n{before}\nfrom adacompute.cli.main import main\nmain()"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
+        [sys.executable, "-W", "error", "-c", code, *_split(arguments)],
         capture_output=True,
         text=True,
         timeout=120,

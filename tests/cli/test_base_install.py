@@ -39,8 +39,8 @@ def test_base_install_scores_without_learned_policies(run: Path, execute: Execut
     ("arguments", "extra"),
     [
         (("evaluate", "--policies", "router", "--levels", "1,2"), "train"),
-        (("train", "--policy", "value-router", "--out", "bundle"), "train"),
-        (("grade", "--grader", "math"), "math"),
+        (("research train", "--policy", "value-router", "--out", "bundle"), "train"),
+        (("research grade", "--grader", "math"), "math"),
     ],
 )
 def test_missing_extra_is_named(

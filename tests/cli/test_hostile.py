@@ -26,17 +26,23 @@ EVALUATE = ("--budgets", "1.5,2", "--levels", "1,2", "--policies", "fixed,mixtur
 
 
 def test_file_in_place_of_a_directory_is_refused(call: Call, run: Path, source: Path) -> None:
-    assert str(source) in call("import", source, "--run", source).refused()
-    assert "Not a directory" in call("import", source, "--run", source / "deeper").refused()
+    assert str(source) in call("research import", source, "--run", source).refused()
+    assert (
+        "Not a directory" in call("research import", source, "--run", source / "deeper").refused()
+    )
     for out in (source, source / "bundle"):
-        assert str(source) in call("train", run, "--policy", "fixed", "--out", out).refused()
+        assert (
+            str(source) in call("research train", run, "--policy", "fixed", "--out", out).refused()
+        )
 
 
 def test_file_name_that_is_too_long_is_refused(call: Call, source: Path, tmp_path: Path) -> None:
     long = tmp_path / ("x" * 300)
-    assert "File name too long" in call("import", source, "--run", long).refused()
-    assert "File name too long" in call("estimate", long).refused()
-    assert "File name too long" in call("import", long, "--run", tmp_path / "new").refused()
+    assert "File name too long" in call("research import", source, "--run", long).refused()
+    assert "File name too long" in call("research estimate", long).refused()
+    assert (
+        "File name too long" in call("research import", long, "--run", tmp_path / "new").refused()
+    )
 
 
 def test_full_disk_is_reported_with_the_file_name(
@@ -48,10 +54,10 @@ def test_full_disk_is_reported_with_the_file_name(
     place = tmp_path / "new"
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        sentence = call("import", source, "--run", place).refused()
+        sentence = call("research import", source, "--run", place).refused()
     assert sentence == f"adacompute: {place / 'samples.parquet'}: No space left on device"
     assert list(place.iterdir()) == []
-    assert call("import", source, "--run", place).code == 0
+    assert call("research import", source, "--run", place).code == 0
 
 
 def test_missing_permission_is_reported(
@@ -70,19 +76,28 @@ def test_memory_error_is_reported(call: Call, run: Path, monkeypatch: pytest.Mon
         raise MemoryError
 
     monkeypatch.setattr(estimate_stage, "estimate", exhaust)
-    assert "more memory than there is" in call("estimate", run, "--levels", "1").refused()
+    assert "more memory than there is" in call("research estimate", run, "--levels", "1").refused()
 
 
 def test_damaged_run_names_the_command_that_fixes_it(call: Call, run: Path, source: Path) -> None:
     (run / "utility.parquet").write_bytes(b"PAR1")
-    assert f"run 'adacompute estimate {run}' again" in call("solve", run, "--budget", "2").refused()
-    assert call("estimate", run, "--levels", "1,2").code == 0
+    assert (
+        f"run 'adacompute research estimate {run}' again"
+        in call("research solve", run, "--budget", "2").refused()
+    )
+    assert call("research estimate", run, "--levels", "1,2").code == 0
     (run / "import.manifest.json").write_text("{")
-    assert "remove it to run its stage again" in call("grade", run, "--grader", "exact").refused()
+    assert (
+        "remove it to run its stage again"
+        in call("research grade", run, "--grader", "exact").refused()
+    )
     (run / "import.manifest.json").unlink()
-    assert "adacompute import SOURCE" in call("grade", run, "--grader", "exact").refused()
-    assert call("import", source, "--run", run).code == 0
-    assert call("grade", run, "--grader", "exact").code == 0
+    assert (
+        "adacompute research import SOURCE"
+        in call("research grade", run, "--grader", "exact").refused()
+    )
+    assert call("research import", source, "--run", run).code == 0
+    assert call("research grade", run, "--grader", "exact").code == 0
 
 
 HOSTILE = "\x1b[31mred\x1b[0m\r\n\0\u202eevil\u2066\x9b"
@@ -95,28 +110,28 @@ def test_control_characters_in_data_are_escaped(
     rows = [{**row, "question_id": f"{HOSTILE}{row['question_id']}"} for row in rows]
     source, run = write_samples(tmp_path / "hostile.parquet", rows), tmp_path / "run"
     said = [
-        call("import", source, "--run", run, "--model", HOSTILE.replace("\0", "")),
-        call("estimate", run, "--levels", "1,4"),
-        call("solve", run, "--budget", "1.6"),
-        call("train", run, "--policy", "longest-first", "--out", tmp_path / "bundle"),
+        call("research import", source, "--run", run, "--model", HOSTILE.replace("\0", "")),
+        call("research estimate", run, "--levels", "1,4"),
+        call("research solve", run, "--budget", "1.6"),
+        call("research train", run, "--policy", "longest-first", "--out", tmp_path / "bundle"),
     ]
     assert all((called.code, called.err) == (0, "") for called in said)
     printed = "".join(called.out for called in said)
     assert all(line.isprintable() for line in printed.splitlines())
     assert r"\x1b[31mred" in printed
-    failed = call("grade", run, "--grader", "numeric").refused()
+    failed = call("research grade", run, "--grader", "numeric").refused()
     assert r"\x1b[31mred" in failed
     assert r"\x1b\nevil" in failed
-    split = call("solve", run, "--budget", "1.6", "--json").document["split"]
+    split = call("research solve", run, "--budget", "1.6", "--json").document["split"]
     assert split[0]["question"].startswith(HOSTILE)
 
 
 def test_control_characters_in_arguments_are_escaped(call: Call, run: Path) -> None:
     hostile = HOSTILE.replace("\0", "")
-    assert r"\x1b[31mred" in call("grade", run, "--grader", hostile).refused(2)
-    assert r"\x1b[31mred" in call("estimate", hostile).refused()
+    assert r"\x1b[31mred" in call("research grade", run, "--grader", hostile).refused(2)
+    assert r"\x1b[31mred" in call("research estimate", hostile).refused()
     assert r"\x1b[31mred" in call("evaluate", run, "--policies", hostile).refused(2)
-    assert "\x1b" not in call("estimate", run, "--levels", hostile).misused()
+    assert "\x1b" not in call("research estimate", run, "--levels", hostile).misused()
     assert "\x1b" not in call(hostile).misused()
 
 
@@ -125,7 +140,7 @@ def test_markup_in_a_name_does_not_break_the_progress(run: Path) -> None:
     ours, its = os.openpty()
     arguments = ["--policy", "[/bold]", "--out", str(run / "bundle")]
     done = subprocess.run(
-        [sys.executable, "-m", "adacompute", "train", str(run), *arguments],
+        [sys.executable, "-m", "adacompute", "research", "train", str(run), *arguments],
         stdout=subprocess.PIPE,
         stderr=its,
         check=False,
@@ -139,7 +154,7 @@ def test_markup_in_a_name_does_not_break_the_progress(run: Path) -> None:
 
 
 def test_ascii_terminal_gets_ascii(run: Path, execute: Execute) -> None:
-    called = execute("solve", run, "--budget", "1.5", PYTHONIOENCODING="ascii")
+    called = execute("research solve", run, "--budget", "1.5", PYTHONIOENCODING="ascii")
     assert (called.code, called.err) == (0, "")
     assert called.out.isascii()
     assert "bound" in called.out
@@ -154,7 +169,7 @@ def test_questions_of_one_megabyte_are_evaluated(
     for row in rows:
         row["question"] = f"{row['question_id']} " + "word 1.5 " * 120_000
     source, run = write_samples(tmp_path / "large.parquet", rows), tmp_path / "run"
-    assert call("import", source, "--run", run, "--json").document["questions"] == 12
+    assert call("research import", source, "--run", run, "--json").document["questions"] == 12
     options = ("--budgets", "1", "--levels", "1,2", "--policies", "longest-first")
     assert call("evaluate", run, *options, "--json").document["questions"] == 12
 
@@ -164,11 +179,11 @@ def test_one_or_two_questions_work_until_evaluation(
     call: Call, tmp_path: Path, questions: int, population: Population, write_samples: Write
 ) -> None:
     source, run = write_samples(tmp_path / "few.parquet", population(questions)), tmp_path / "run"
-    assert call("import", source, "--run", run).code == 0
-    assert call("estimate", run, "--levels", "1,2").code == 0
-    assert call("solve", run, "--budget", "1.5").code == 0
+    assert call("research import", source, "--run", run).code == 0
+    assert call("research estimate", run, "--levels", "1,2").code == 0
+    assert call("research solve", run, "--budget", "1.5").code == 0
     bundle = tmp_path / "bundle"
-    assert call("train", run, "--policy", "mixture", "--out", bundle).code == 0
+    assert call("research train", run, "--policy", "mixture", "--out", bundle).code == 0
     assert f"{questions} independent questions are too few" in call("evaluate", run).refused()
 
 
@@ -178,9 +193,9 @@ def test_all_correct_and_all_unparsed_samples_work(
 ) -> None:
     rows = [{**row, "answer": answer, "correct": answer == "7"} for row in population()]
     source, run = write_samples(tmp_path / "alike.parquet", rows), tmp_path / "run"
-    assert call("import", source, "--run", run).code == 0
-    assert call("estimate", run, "--levels", "1,2").code == 0
-    assert call("solve", run, "--budget", "1.5", "--json").document["cost"] == 1.0
+    assert call("research import", source, "--run", run).code == 0
+    assert call("research estimate", run, "--levels", "1,2").code == 0
+    assert call("research solve", run, "--budget", "1.5", "--json").document["cost"] == 1.0
     scored = call("evaluate", run, *EVALUATE, "--json").document["rows"]
     assert {row["accuracy"] for row in scored} == {float(answer == "7")}
     assert f"{100 * (answer == '7'):.1f} %" in call("evaluate", run, *EVALUATE).out
@@ -191,5 +206,5 @@ def test_duplicate_samples_are_refused(
 ) -> None:
     rows = population()
     source = write_samples(tmp_path / "twice.parquet", [*rows, rows[5]])
-    sentence = call("import", source, "--run", tmp_path / "run").refused()
+    sentence = call("research import", source, "--run", tmp_path / "run").refused()
     assert "holds sample 1 of question 'q1' 2 times" in sentence

@@ -39,13 +39,13 @@ drop-unparsed = true
 def test_command_line_overrides_the_file(call: Call, run: Path, tmp_path: Path) -> None:
     config = tmp_path / "line.toml"
     config.write_text(CONFIG)
-    estimated = call("estimate", run, "--config", config).document
+    estimated = call("research estimate", run, "--config", config).document
     assert estimated["method"] == "windows"
     assert [row["level"] for row in estimated["levels"]] == [1, 2]
-    changed = call("estimate", "--levels", "1,4", run, "--config", config).document
+    changed = call("research estimate", "--levels", "1,4", run, "--config", config).document
     assert changed["method"] == "windows"
     assert [row["level"] for row in changed["levels"]] == [1, 4]
-    solved = call("solve", run, "--config", config, "--json").document
+    solved = call("research solve", run, "--config", config, "--json").document
     assert solved["limits"].keys() == {"latency", "tokens"}
     scores = call("evaluate", run, "--config", config, "--json").document
     assert (scores["drop_unparsed"], scores["levels"]) == (True, [1, 2])
@@ -58,17 +58,17 @@ def test_required_option_may_come_from_the_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("line.toml").write_text(CONFIG)
-    assert call("import", source, "--config", "line.toml").code == 0
+    assert call("research import", source, "--config", "line.toml").code == 0
     assert (tmp_path / "from-the-file" / "samples.parquet").is_file()
 
 
 def test_limits_may_be_a_table(call: Call, run: Path, tmp_path: Path) -> None:
     config = tmp_path / "line.toml"
     config.write_text("[solve]\nbudget = 2\n[solve.limit]\nlatency = 9\n")
-    solved = call("solve", run, "--config", config, "--json").document
+    solved = call("research solve", run, "--config", config, "--json").document
     assert solved["limits"]["latency"]["limit"] == 9.0
     config.write_text('[solve]\nbudget = 2\nlimit = "latency=8"\n')
-    solved = call("solve", run, "--config", config, "--json").document
+    solved = call("research solve", run, "--config", config, "--json").document
     assert solved["limits"]["latency"]["limit"] == 8.0
 
 
@@ -98,12 +98,15 @@ def test_invalid_file_of_options_is_refused(
 ) -> None:
     config = tmp_path / "line.toml"
     config.write_text(content)
-    assert expected in call("estimate", run, "--config", config).misused()
+    assert expected in call("research estimate", run, "--config", config).misused()
 
 
 def test_unreadable_file_of_options_is_refused(call: Call, run: Path, tmp_path: Path) -> None:
-    assert "cannot be read as TOML" in call("estimate", run, "--config", "missing.toml").misused()
+    assert (
+        "cannot be read as TOML"
+        in call("research estimate", run, "--config", "missing.toml").misused()
+    )
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    found = call("estimate", run, "--config", tmp_path / "bytes.toml").misused()
+    found = call("research estimate", run, "--config", tmp_path / "bytes.toml").misused()
     assert "cannot be read as TOML" in found
-    assert "directory" in call("estimate", run, "--config", tmp_path).misused()
+    assert "directory" in call("research estimate", run, "--config", tmp_path).misused()

@@ -156,11 +156,11 @@ def test_what_is_saved_is_printed_first(
     call: Call, trained: tuple[Path, Path], tmp_path: Path
 ) -> None:
     run, _ = trained
-    assert call("train", run, "--policy", "mixture", "--out", tmp_path / "b").code == 0
-    called = call("calibrate", run, "--bundle", tmp_path / "b", "--today", "4")
+    assert call("research train", run, "--policy", "mixture", "--out", tmp_path / "b").code == 0
+    called = call("research calibrate", run, "--bundle", tmp_path / "b", "--today", "4")
     assert re.match(r"(Saves|No saving|Inconclusive)\. ", called.out)
     for option in ("--accuracy-of", "--share"):
-        gone = call("calibrate", run, "--bundle", tmp_path / "b", option, "4")
+        gone = call("research calibrate", run, "--bundle", tmp_path / "b", option, "4")
         assert (gone.code, "--today" in gone.err) == (2, True)
 
 
@@ -183,11 +183,11 @@ def test_title_names_the_budget_with_its_unit(
 ) -> None:
     import_samples(write_samples(tmp_path / "s.parquet", population(cost=1.5)), tmp_path / "run")
     estimate_stage.estimate_run(tmp_path / "run", levels=(1, 2))
-    assert title in " ".join(call("solve", tmp_path / "run", *options).out.split())
+    assert title in " ".join(call("research solve", tmp_path / "run", *options).out.split())
 
 
 def test_long_price_schedule_is_thinned_out_for_people_only(call: Call, run: Path) -> None:
-    command = ("train", run, "--policy", "value-router", "--out", run.parent / "bundle")
+    command = ("research train", run, "--policy", "value-router", "--out", run.parent / "bundle")
     whole = call(*command, "--json").document["on_training_questions"]
     assert len(whole) > 12
     shown = call(*command).out
@@ -211,8 +211,8 @@ def test_independent_questions_are_counted_where_there_are_copies(
     for name, source, count in (("once", rows, 24), ("twice", [*rows, *copies], 48)):
         run = tmp_path / name
         file = write_samples(tmp_path / f"{name}.parquet", source)
-        printed = " ".join(call("import", file, "--run", run).out.split())
-        found = call("import", file, "--run", run, "--json").document
+        printed = " ".join(call("research import", file, "--run", run).out.split())
+        found = call("research import", file, "--run", run, "--json").document
         assert (found["questions"], found["independent_questions"]) == (count, 24)
         assert ("48 (24 independent)" in printed) == (count == 48)
         assert "independent" in printed or count == 24

@@ -182,13 +182,13 @@ def test_adaptive_collection_from_a_fake_upstream(
     table = pq.read_table(place / "samples.parquet")
     counts = Counter(table["question_id"].to_pylist())
     assert INITIAL_SAMPLES <= min(counts.values()) < max(counts.values()) <= MAX_SAMPLES
-    refused = run("estimate", place)
+    refused = run("research", "estimate", place)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "lower the levels or collect more" in refused.stderr
-    done = run("estimate", place, "--method", "posterior")
+    done = run("research", "estimate", place, "--method", "posterior")
     assert len(json.loads(done.stdout)["levels"]) == 5
-    assert json.loads(run("solve", place, "--budget", "2").stdout)["cost"] <= 2
-    wrong = run("estimate", place, "--method", "posterior", "--vote", "any")
+    assert json.loads(run("research", "solve", place, "--budget", "2").stdout)["cost"] <= 2
+    wrong = run("research", "estimate", place, "--method", "posterior", "--vote", "any")
     assert (wrong.returncode, "'majority'" in wrong.stderr) == (2, True)
     scored = run("evaluate", place, "--budgets", "2", "--policies", "mixture,oracle")
     assert json.loads(scored.stdout)["rows"]

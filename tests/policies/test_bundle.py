@@ -176,13 +176,15 @@ def test_a_missing_bundle_is_rejected(tmp_path: Path) -> None:
 )
 def test_invalid_json_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_bytes(text.encode("latin-1"))
-    check_rejected(tmp_path, "is damaged: run 'adacompute train' again")
+    check_rejected(tmp_path, "is damaged: run 'adacompute research train' again")
 
 
 @pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 2}', '{"format": 3}'])
 def test_other_format_versions_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    check_rejected(tmp_path, "format (None|2|3), .* format 7: run 'adacompute train' again")
+    check_rejected(
+        tmp_path, "format (None|2|3), .* format 7: run 'adacompute research train' again"
+    )
 
 
 SETTINGS = asdict(Settings())
@@ -257,7 +259,9 @@ def test_a_changed_model_is_rejected(
     path = altered(contents["router"][0], tmp_path / "b")
     model = path / "model-1.onnx"
     model.write_bytes(model.read_bytes() + b"\0")
-    check_rejected(path, "model-1.onnx was changed after training: run 'adacompute train' again")
+    check_rejected(
+        path, "model-1.onnx was changed after training: run 'adacompute research train' again"
+    )
 
 
 def test_a_model_of_other_levels_is_rejected(
@@ -429,7 +433,7 @@ def test_price_for_interpolates_between_calibrated_budgets() -> None:
         bundle.price_for(1.3)
     with pytest.raises(InfeasibleBudget, match="nan"):
         bundle.price_for(math.nan)
-    with pytest.raises(BundleError, match="'adacompute calibrate'"):
+    with pytest.raises(BundleError, match="'adacompute research calibrate'"):
         Bundle(RULES).price_for(2.0)
 
 

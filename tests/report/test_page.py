@@ -353,7 +353,7 @@ def test_unparsed_samples_lead_to_the_grader(
     assert result["verdict"] == "not judged"
     assert "100 % of the samples could not be parsed" in result["sentence"]
     page = re.sub("</?span>", "", (tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert "adacompute grade" in page
+    assert "adacompute research grade" in page
     assert "collect and grade" not in page
 
 

@@ -109,7 +109,7 @@ def test_unparsed_samples_need_another_grader_and_not_more_questions() -> None:
     options: dict[str, Any] = {"verdict": "not judged", "questions_needed": None}
     text = all_sentences(document(**options, reason="90 % are unparsed", grader="math"))
     assert "90 % are unparsed" in text
-    assert "adacompute grade 'my run' --grader math" in text
+    assert "adacompute research grade 'my run' --grader math" in text
     assert not re.search("collect|Collect|evaluate", text)
 
 
@@ -122,7 +122,7 @@ def test_too_few_questions_need_more() -> None:
 
 def test_commands_use_the_costs_and_levels_of_the_page() -> None:
     plain = [command for _, command in commands.next_steps(document(verdict="gain"))]
-    assert plain[0] == "adacompute train 'my run' --policy sequential --out BUNDLE"
+    assert plain[0] == "adacompute research train 'my run' --policy sequential --out BUNDLE"
     content = document(verdict="gain", unit="money", has_token_prices=True, custom_levels=[1, 3])
     train = commands.next_steps(content)[0][1]
     assert train == f"{plain[0]} --unit money --token-prices TOKEN_PRICES --levels 1,3"

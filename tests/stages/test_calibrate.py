@@ -190,6 +190,6 @@ def test_the_command_line_warns_of_a_budget_that_cannot_be_spent(
     run, policy = trained
     for budget, n_lines in ((2, 0), (500, 1)):
         options = ("--bundle", str(policy), "--budget", str(budget), "--json")
-        result = CliRunner().invoke(cli, ["calibrate", str(run), *options])
+        result = CliRunner().invoke(cli, ["research", "calibrate", str(run), *options])
         assert json.loads(result.stdout)["max_budget"] < 500
         assert len(result.stderr.splitlines()) == n_lines

@@ -77,8 +77,8 @@ def compare_commands(run: Path, place: Path, policy: str, costs: tuple[object, .
     scores = run_command(
         "evaluate", run, "--policies", policy, "--budgets", budget, "--levels", "1,2,4,8,16", *costs
     )
-    run_command("train", run, "--policy", policy, "--out", bundle, *costs)
-    calibrated = run_command("calibrate", run, "--bundle", bundle, "--budget", budget)
+    run_command("research", "train", run, "--policy", policy, "--out", bundle, *costs)
+    calibrated = run_command("research", "calibrate", run, "--bundle", bundle, "--budget", budget)
     page = ("--policy", policy, "--policies", "retry", "--out", place / "page.html")
     reported = run_command("report", run, "--budget", budget, *page, *costs)
     document = json.loads((run / "report.json").read_text(encoding="utf-8"))
@@ -96,5 +96,5 @@ def compare_commands(run: Path, place: Path, policy: str, costs: tuple[object, .
 
 def sample_cost(run: Path, costs: tuple[object, ...]) -> float:
     """Return the mean cost of one sample."""
-    levels = run_command("estimate", run, "--levels", "1", *costs)["levels"]
+    levels = run_command("research", "estimate", run, "--levels", "1", *costs)["levels"]
     return float(levels[0]["cost"])

@@ -31,7 +31,7 @@ def test_solve_refuses_stale_utilities(run: Path) -> None:
     estimate_run(run, levels=(1, 2))
     solve_run(run, budget=1.5)
     grade_run(run, grader="exact")
-    with pytest.raises(DataError, match="'adacompute estimate"):
+    with pytest.raises(DataError, match="'adacompute research estimate"):
         solve_run(run, budget=1.5)
     estimate_run(run, levels=(1, 2))
     assert solve_run(run, budget=1.5)["utility"] == 0.0

@@ -126,7 +126,7 @@ def test_a_crash_before_the_manifest_leaves_the_stage_unfinished(
             finish(run, "grade", GRADES, grades, inputs=inputs)
     left = run.file(GRADES).read_bytes()
     assert run.find_finished("grade", {}, inputs) is None
-    with pytest.raises(DataError, match=r"adacompute grade .* again$"):
+    with pytest.raises(DataError, match=r"adacompute research grade .* again$"):
         run.samples()
     finish(run, "grade", GRADES, grades, inputs=inputs)
     assert run.file(GRADES).read_bytes() == left
@@ -152,15 +152,17 @@ def test_a_table_made_from_other_inputs_is_rejected(run: Run) -> None:
     finish(run, "estimate", "utility.parquet", tidy(FEW), inputs=run.hashes([SAMPLES]))
     run.read_table("utility.parquet", stage="estimate", inputs=[SAMPLES, GRADES])
     finish(run, "grade", GRADES, tidy(FEW), inputs=run.hashes([SAMPLES]))
-    with pytest.raises(DataError, match=r"made from other samples or grades: run 'adacompute est"):
+    with pytest.raises(DataError, match=r"made from other samples or grades: run 'adacompute research est"):
         run.read_table("utility.parquet", stage="estimate", inputs=[SAMPLES, GRADES])
 
 
 def test_a_missing_run_and_a_file_have_different_errors(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"has no samples.parquet: first run 'adacompute import"):
+    with pytest.raises(
+        DataError, match=r"has no samples.parquet: first run 'adacompute research import"
+    ):
         Run(tmp_path / "nowhere").samples()
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"is a file, not a run: first 'adacompute import"):
+    with pytest.raises(DataError, match=r"is a file, not a run: first 'adacompute research import"):
         Run(tmp_path / "file").samples()
 
 
@@ -178,7 +180,7 @@ def test_an_altered_artifact_is_rejected_in_one_sentence(run: Run) -> None:
 def test_an_artifact_that_was_never_a_table_is_rejected_in_one_sentence(run: Run) -> None:
     run.finish("import", arguments={}, inputs={}, outputs={SAMPLES: {"no": "table"}}, result={})
     with pytest.raises(
-        DataError, match=r"cannot be read \(.*\): run 'adacompute import .*' again$"
+        DataError, match=r"cannot be read \(.*\): run 'adacompute research import .*' again$"
     ):
         run.samples()
 

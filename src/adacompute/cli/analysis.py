@@ -96,7 +96,7 @@ def _describe_level(row: Result, confidence: float) -> Result:
 @click.argument("directory", metavar="DIR", type=RUN)
 @common
 def spend(*, directory: Path, as_json: bool) -> None:
-    """Sum what a gateway's calls to its upstream cost."""
+    """Sum what a gateway's calls cost (spend DIR), or list its caps."""
     from adacompute.stages.spend import sum_spend
 
     show(sum_spend(directory), _print_spend, as_json=as_json)

@@ -215,7 +215,7 @@ def _print_serving(result: Result) -> None:
     print_text(
         "A worker that disappears keeps its lease, about 30 seconds of its traffic, until the "
         "period ends. If the account store and all gateways that used it are lost together, caps "
-        "count from zero: correct that with adacompute caps --set-spent."
+        "count from zero: correct that with adacompute spend caps --set-spent."
     )
     if result["store_problem"] is not None:
         print_text(f"Account store: {result['store_problem']}")

@@ -23,12 +23,13 @@ MOVED = {
     ("evaluate", "--protocol"): f"evaluate --protocol {REPOSITORY} evaluate RUN in the repository",
     ("calibrate", "--accuracy-of"): "there is no --accuracy-of: use --today N, what you run now",
     ("calibrate", "--share"): "there is no --share: use --today N and --tolerance",
+    ("caps", ""): "use adacompute spend caps",
 }
 """Commands and options that were here, and what to use instead."""
 
 
 class _InOrder(click.Group):
-    """A group that lists its commands in the order of the pipeline, and names what moved."""
+    """A group that lists its commands as they were added, and names what moved."""
 
     def list_commands(self, _: click.Context) -> list[str]:
         return list(self.commands)
@@ -40,7 +41,25 @@ class _InOrder(click.Group):
         for given in ("", *(option.partition("=")[0] for option in options)):
             if (name, given) in MOVED:
                 raise click.UsageError(MOVED[name, given])
+        if name in research.commands and name not in self.commands:
+            raise click.UsageError(f"use adacompute research {name}")
         return super().resolve_command(ctx, args)
+
+
+class _Spend(click.Group):
+    """The command ``spend DIR`` with subcommands beside it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "-h", "--help"):
+            args = [SUM, *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return [name for name in self.commands if name != SUM]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.commands[SUM].format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
 
 
 @click.group(
@@ -51,27 +70,43 @@ def cli() -> None:
     """Spend an LLM inference budget where it buys accuracy."""
 
 
+@click.group(cls=_InOrder)
+def research() -> None:
+    """Steps that fit takes by itself, and tools for research."""
+
+
+@click.group(cls=_Spend)
+def spend() -> None:
+    """Sum what a gateway's calls cost (spend DIR), or list its caps."""
+
+
+SUM = "sum"
+"""Name of the command that ``spend DIR`` calls."""
+
+spend.add_command(analysis.spend, SUM)
+spend.add_command(live.caps)
+RESEARCH = (
+    *(pipeline.import_, pipeline.grade, pipeline.estimate, pipeline.solve),
+    *(pipeline.train, pipeline.calibrate, analysis.arms, analysis.replay),
+)
+for command in RESEARCH:
+    research.add_command(command)
 for command in (
-    pipeline.demo,
-    pipeline.fit,
-    pipeline.import_,
-    live.collect,
-    live.probe,
-    pipeline.grade,
-    pipeline.estimate,
-    pipeline.solve,
-    analysis.arms,
-    pipeline.train,
-    pipeline.calibrate,
-    pipeline.evaluate,
-    pipeline.report,
-    live.serve,
-    live.caps,
-    batch.batch,
-    analysis.replay,
-    analysis.spend,
+    *(pipeline.demo, pipeline.fit, pipeline.evaluate, pipeline.report, live.collect),
+    *(live.serve, batch.batch, live.probe, spend, research),
 ):
     cli.add_command(command)
+
+
+def list_commands(group: click.Group = cli, prefix: str = "") -> dict[str, click.Command]:
+    """Return every command by the words that call it."""
+    found: dict[str, click.Command] = {}
+    for name, command in group.commands.items():
+        words = prefix if name == SUM else f"{prefix} {name}".strip()
+        found |= (
+            list_commands(command, words) if isinstance(command, click.Group) else {words: command}
+        )
+    return found
 
 
 def main() -> None:

@@ -117,8 +117,7 @@ def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise click.UsageError(f"{path} cannot be read as TOML: {error}") from None
     command = ctx.info_name or ""
-    group = ctx.find_root().command
-    commands = list(group.commands) if isinstance(group, click.Group) else [command]
+    commands = _list_names(ctx.find_root().command)
     for name, table in tables.items():
         if name not in commands or not isinstance(table, dict):
             raise click.UsageError(
@@ -142,6 +141,13 @@ def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
             raise click.UsageError(f"{path}: {name} must be {_expected(option)}, got {value!r}")
         given[option.name or ""] = text
     ctx.default_map = {**(ctx.default_map or {}), **given}
+
+
+def _list_names(command: click.Command) -> list[str]:
+    """Return the names of a command, or of those in a group."""
+    if not isinstance(command, click.Group):
+        return [command.name or ""]
+    return [name for one in command.commands.values() for name in _list_names(one)]
 
 
 def _write(value: Any, option: click.Option) -> str | bool | list[Any] | None:  # noqa: ANN401 - TOML

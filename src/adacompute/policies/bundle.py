@@ -221,7 +221,8 @@ class Bundle:
         """Smallest budget that the policy can hold: that of its highest price."""
         if not self.frontier:
             raise BundleError(
-                "the policy is not calibrated: call ada.calibrate or run 'adacompute calibrate'"
+                "the policy is not calibrated: call ada.calibrate or run 'adacompute research "
+                "calibrate'"
             )
         return self.frontier[0].budget
 
@@ -317,7 +318,7 @@ def load_bundle(path: Path, *, digest: str | None = None) -> Bundle:
     if version != FORMAT:
         raise BundleError(
             f"{path} has bundle format {version}, this version reads format {FORMAT}: "
-            "run 'adacompute train' again"
+            "run 'adacompute research train' again"
         )
     try:
         bundle = _read(path, content)
@@ -325,12 +326,12 @@ def load_bundle(path: Path, *, digest: str | None = None) -> Bundle:
         raise
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise BundleError(
-            f"{path / FILE} is damaged ({error}): run 'adacompute train' again"
+            f"{path / FILE} is damaged ({error}): run 'adacompute research train' again"
         ) from None
     if bundle.feature_version != VERSION:
         raise BundleError(
             f"{path} was trained with version {bundle.feature_version} of the features "
-            f"{bundle.features!r}, this is version {VERSION}: run 'adacompute train' again"
+            f"{bundle.features!r}, this is version {VERSION}: run 'adacompute research train' again"
         )
     try:
         check_recorded_features(bundle.features, bundle.notes)

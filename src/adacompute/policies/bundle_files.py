@@ -38,7 +38,7 @@ def read_document(path: Path, *, digest: str | None = None) -> Any:  # noqa: ANN
     try:
         return json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
-        raise BundleError(f"{file} is damaged: run 'adacompute train' again") from None
+        raise BundleError(f"{file} is damaged: run 'adacompute research train' again") from None
 
 
 def read_bundle_file(path: Path, name: str, digest: str) -> bytes:
@@ -52,7 +52,9 @@ def read_bundle_file(path: Path, name: str, digest: str) -> bytes:
     except DataError as error:
         raise BundleError(str(error)) from None
     if compute_digest(data) != digest:
-        raise BundleError(f"{path / name} was changed after training: run 'adacompute train' again")
+        raise BundleError(
+            f"{path / name} was changed after training: run 'adacompute research train' again"
+        )
     return data
 
 

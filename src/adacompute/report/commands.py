@@ -57,7 +57,7 @@ def next_steps(document: dict[str, Any]) -> list[Step]:
     if document["verdict"] == "gain":
         return _steps_to_serve(document)
     if document["verdict"] == "not judged" and needed is None:
-        grade = ("adacompute", "grade", run, "--grader", _grader(document) or "GRADER")
+        grade = ("adacompute", "research", "grade", run, "--grader", _grader(document) or "GRADER")
         fix = "Look at the unparsed samples, fix the prompt or the grader, and grade again."
         return [(fix, shlex.join(grade))]
     steps: list[Step] = []
@@ -105,8 +105,8 @@ def _steps_to_serve(
     run, today = document["path"], _today(document)
     name, options = policy or document["policy"], _options(document)
     fitted = f"the policy {policy}" if policy else "the policy"
-    train = ("adacompute", "train", run, "--policy", name, "--out", "BUNDLE", *options)
-    calibrate = ["adacompute", "calibrate", run, "--bundle", "BUNDLE", *today]
+    train = ("adacompute", "research", "train", run, "--policy", name, "--out", "BUNDLE", *options)
+    calibrate = ["adacompute", "research", "calibrate", run, "--bundle", "BUNDLE", *today]
     if budget is None:
         budget = document["budget"]
         calibrate += ["--budget", f"{budget:g}"]

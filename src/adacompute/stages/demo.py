@@ -41,6 +41,9 @@ Stage = Callable[..., dict[str, Any]]
 
 BUDGET, BUDGETS = 2.0, (1.5, 2.0, 3.0, 4.0)
 TODAY = TodayOptions(5)
+MAIN = ("evaluate", "report")
+"""Steps that are commands of their own; the others are for research."""
+
 BUNDLE, PAGE = "policy", "report.html"
 POLICIES = ("mixture", "retry", "adaptive-consistency", "early-stopping", "oracle")
 OPTIONAL = ("train", "calibrate", "report")
@@ -56,7 +59,9 @@ def run_demo(
     run = Path(tempfile.mkdtemp(prefix="adacompute-demo-"))
     progress("import")
     results = {"import": import_samples(source, run)}
-    commands = {"import": shlex.join(["adacompute", "import", str(source), "--run", str(run)])}
+    commands = {
+        "import": shlex.join(["adacompute", "research", "import", str(source), "--run", str(run)])
+    }
     policy, missing = choose_policy()
     skipped = {} if missing is None else {BEST_POLICY: f"{missing} ({policy} was fitted instead)"}
     for name, (stage, options) in _steps(answers, run, policy, progress).items():
@@ -68,7 +73,8 @@ def run_demo(
                 raise
             skipped[name] = skipped.get("train", str(error))
             continue
-        commands[name] = shlex.join(["adacompute", name, str(run), *_format_options(options)])
+        words = [name] if name in MAIN else ["research", name]
+        commands[name] = shlex.join(["adacompute", *words, str(run), *_format_options(options)])
     known = {"run": str(run), "budget": BUDGET, "commands": commands, "skipped": skipped}
     return {**known, **results}
 

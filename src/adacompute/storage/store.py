@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 SAMPLES, GRADES = "samples.parquet", "grades.parquet"
 COMMANDS = {
-    "import": "import SOURCE --run {run}",
+    "import": "research import SOURCE --run {run}",
     "collect": "collect QUESTIONS --run {run}",
-    "grade": "grade {run} --grader GRADER",
-    "estimate": "estimate {run}",
+    "grade": "research grade {run} --grader GRADER",
+    "estimate": "research estimate {run}",
 }
 """Commands that make the tables that other stages read, for error messages."""
 
@@ -73,7 +73,8 @@ class Run:
         path, command = self.file(name), COMMANDS[stage].format(run=self.path)
         if self.path.is_file():
             raise DataError(
-                f"{self.path} is a file, not a run: first 'adacompute import {self.path} --run DIR'"
+                f"{self.path} is a file, not a run: first 'adacompute research import {self.path} "
+                "--run DIR'"
             )
         if not path.is_file():
             raise DataError(f"{self.path} has no {name}: first run 'adacompute {command}'")

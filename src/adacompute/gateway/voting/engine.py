@@ -68,7 +68,9 @@ class Engine:
         replica: str = "process",
     ) -> None:
         if not virtual.bundle.frontier:
-            raise BundleError("the policy was not calibrated: run 'adacompute calibrate' first")
+            raise BundleError(
+                "the policy was not calibrated: run 'adacompute research calibrate' first"
+            )
         self.virtual = virtual
         self.upstreams = upstreams
         self._pooled = virtual.bundle.pooled
