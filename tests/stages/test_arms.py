@@ -141,7 +141,7 @@ def test_levels_above_all_samples_are_refused(run: Path) -> None:
 
 
 def test_the_command_prints_efficient_levels_and_the_best_of_other_arms(run: Path) -> None:
-    arguments = ["arms", str(run), "--levels", "1,2,4", "--unit", "tokens"]
+    arguments = ["research", "arms", str(run), "--levels", "1,2,4", "--unit", "tokens"]
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0
     assert re.search(r"poor.*no: low", done.output)

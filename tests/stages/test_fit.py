@@ -168,8 +168,8 @@ def test_commands_that_write_a_bundle_print_its_digest(many: Path, tmp_path: Pat
     rule = ["--policy", "early-stopping", "--levels", "1,2,4", "--out", str(bundle)]
     for words in (
         ["fit", str(many), *rule, "--run", run, "--budget", "2"],
-        ["train", run, *rule],
-        ["calibrate", run, "--bundle", str(bundle), "--budget", "2"],
+        ["research", "train", run, *rule],
+        ["research", "calibrate", run, "--bundle", str(bundle), "--budget", "2"],
     ):
         shown = CliRunner().invoke(cli, words)
         assert shown.exit_code == 0, shown.output
