@@ -41,7 +41,7 @@ def run_steps(document: dict[str, Any]) -> list[str]:
         words += {"serve": ["--check"], "evaluate": ["--policies", "retry"]}.get(words[0], [])
         result = CliRunner().invoke(cli, words)
         assert result.exit_code == 0, result.output
-    return [shlex.split(command)[1] for command in found]
+    return [shlex.split(command.replace(" research ", " "))[1] for command in found]
 
 
 def test_the_next_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,7 +218,7 @@ def test_the_page_says_first_what_is_saved_and_what_to_run(place: Path, saving_p
     for line in describe_saving(today, unit):
         assert line in text
     assert describe_advice(today, unit) in text
-    assert re.search("adacompute (serve|fit|train|evaluate) ", text)
+    assert re.search("adacompute (serve|fit|research train|evaluate) ", text)
     (colour,) = re.findall(r'<h1><span class="(\w+)">', header)
     colours = {"saves": "good", "no saving": "bad", "inconclusive": "open"}
     assert colour == colours[today["verdict"]]

@@ -72,7 +72,9 @@ def _crash(*_: object) -> None:
     ],
 )
 def test_missing_earlier_stage_is_named(tmp_path: Path, stage: Callable[[Path], Any]) -> None:
-    with pytest.raises(DataError, match=r"has no .*: first run 'adacompute (import|estimate) "):
+    with pytest.raises(
+        DataError, match=r"has no .*: first run 'adacompute research (import|estimate) "
+    ):
         stage(tmp_path / "nowhere")
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="is a file, not a run"):
