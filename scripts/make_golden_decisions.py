@@ -30,6 +30,7 @@ from adacompute.core import votes
 from adacompute.core.types import IntArray
 from adacompute.datasets.example import EXAMPLE, find_example, locate_bundle
 from adacompute.datasets.rows import read_samples
+from adacompute.evaluation import experiment
 from adacompute.evaluation.factories import only_arms
 from adacompute.gateway.settings.config import make_config
 from adacompute.models.templates import Template
@@ -210,6 +211,7 @@ def main() -> None:
     log = options.out / LOG
     if options.record_log:
         log.write_text("".join(f"{line}\n" for line in record_log()), encoding="utf-8")
+    experiment.N_ASSIGNMENTS = 1  # as in the tests
     golden = {"sets": decide_all(), "gateway_log": replay_gateway_log(log)}
     (options.out / DECISIONS).write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
 

@@ -287,6 +287,7 @@ def test_free_samples_are_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("all_assignments")
 def test_killed_evaluation_runs_again_to_equal_bytes(tmp_path: Path, source: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for run in (whole, killed):
