@@ -55,13 +55,21 @@ def main() -> None:
         assert shown["import"]["samples"] == 300 * 48, shown
         assert shown["calibrate"]["policy"] == "adaptive-consistency", shown
         assert "sequential" in shown["skipped"], shown
-        run("import", samples, "--run", run_directory)
-        run("grade", run_directory, "--grader", "numeric")
-        run("estimate", run_directory, "--levels", "1,2,4,8")
-        solved = json.loads(run("solve", run_directory, "--budget", 2, "--json"))
+        run("research", "import", samples, "--run", run_directory)
+        run("research", "grade", run_directory, "--grader", "numeric")
+        run("research", "estimate", run_directory, "--levels", "1,2,4,8")
+        solved = json.loads(run("research", "solve", run_directory, "--budget", 2, "--json"))
         assert solved["cost"] <= 2.0, solved
-        run("train", run_directory, "--policy", "adaptive-consistency", "--out", path / "bundle")
-        run("calibrate", run_directory, "--bundle", path / "bundle", "--budget", 2)
+        run(
+            "research",
+            "train",
+            run_directory,
+            "--policy",
+            "adaptive-consistency",
+            "--out",
+            path / "bundle",
+        )
+        run("research", "calibrate", run_directory, "--bundle", path / "bundle", "--budget", 2)
         names = "mixture,retry,adaptive-consistency,early-stopping,oracle"
         scores = json.loads(run("evaluate", run_directory, "--policies", names, "--json"))
         assert {row["policy"] for row in scores["rows"]} == set(names.split(",")), scores

@@ -26,7 +26,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         run, page = f"{directory}/example", f"{directory}/report.html"
         for command in (
-            [adacompute, "import", "example", "--run", run],
+            [adacompute, "research", "import", "example", "--run", run],
             [adacompute, "report", run, "--today", "5", "--out", page],
             ["chromium", *FLAGS, f"--screenshot={OUT}", f"file://{page}"],
         ):

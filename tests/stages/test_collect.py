@@ -124,6 +124,7 @@ def test_collected_run_can_be_estimated(tmp_path: Path) -> None:
         sys.executable,
         "-m",
         "adacompute",
+        "research",
         "estimate",
         str(run),
         "--levels",

@@ -233,7 +233,7 @@ def test_samples_come_from_a_source_or_from_arms(
 
 def test_arms_are_options_of_the_command(two_arms: dict[str, Path], tmp_path: Path) -> None:
     options = [word for name, path in two_arms.items() for word in ("--arm", f"{name}={path}")]
-    command = ["import", "--run", str(tmp_path / "run"), *options]
+    command = ["research", "import", "--run", str(tmp_path / "run"), *options]
     done = CliRunner().invoke(cli, [*command, "--no-pool", "--json"])
     assert done.exit_code == 0
     assert [arm["arm"] for arm in json.loads(done.stdout)["arms"]] == ["low", "high"]
