@@ -66,7 +66,7 @@ def test_a_uniform_mixture_is_served_at_its_own_cost(advice: str, budget: str) -
     assert calibrate[4:] == TODAY
     assert serve[4] == budget
     assert evaluate == ["evaluate", "my run", *COSTS, "--levels", "1,2,5", *TODAY]
-    assert shlex.split(describe_next(document(advice))[1] or "")[1:] == train
+    assert shlex.split(describe_next(document(advice))[1] or "")[2:] == train
 
 
 def test_a_decided_vote_is_fitted_to_the_samples_of_the_run() -> None:
