@@ -9,7 +9,6 @@ codes are those of the package's own commands. It computes nothing itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,7 @@ from adacompute.cli.output import (
     show,
 )
 from adacompute.cli.results import accuracy_and_cost, print_by_budget, print_skipped
-from adacompute.options.definition import option
-from adacompute.options.shared import FIRST_SEEN, CostOptions
+from adacompute.options.shared import ScoringOptions, TieOptions
 from reproduction.evaluation import evaluate_run
 from reproduction.registered_rivals import register_rivals
 from reproduction.runs import FULL_RUNS, reproduce_runs
@@ -75,20 +73,8 @@ def reproduce(*, sources: tuple[Path, ...], out: Path, full_runs: int, as_json: 
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperOptions(CostOptions):
+class PaperOptions(ScoringOptions, TieOptions):
     """Score the paper's policies by its own protocol."""
-
-    budgets: Sequence[float] | None = option(
-        "Mean costs per question to score at (default: the cost of 1.5,2,3,4,6 samples).", None
-    )
-    policies: Sequence[str] | None = option("Policies to score (default: all).", None)
-    drop_unparsed: bool = option("Remove samples that could not be parsed.", False)
-    features: str = option(
-        "Features of routers: paper, extended, words, or embedding:DIRECTORY.", "paper"
-    )
-    tie_break: str = option(
-        "How to break ties of a vote: first (seen first) or logprob (most likely).", FIRST_SEEN
-    )
 
 
 @command("evaluate", PaperOptions, click.argument("run", metavar="RUN", type=RUN))

@@ -9,18 +9,20 @@ from pathlib import Path
 from adacompute.core.errors import ConfigError
 from adacompute.options.definition import group, option
 from adacompute.options.shared import (
-    API_KEY_ENV,
-    CONFIDENCE,
     GRADERS,
+    ConfidenceOptions,
     CostOptions,
     EvidenceOptions,
+    GoldOptions,
     LevelOptions,
     NameOptions,
     PriceOptions,
     RoundOptions,
     SamplingOptions,
     SavingOptions,
+    ScoringOptions,
     SeedOptions,
+    ServerOptions,
     TodayOptions,
 )
 
@@ -31,7 +33,15 @@ class DemoOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(LevelOptions, CostOptions, EvidenceOptions, NameOptions, SeedOptions):
+class FitOptions(
+    LevelOptions,
+    CostOptions,
+    EvidenceOptions,
+    NameOptions,
+    GoldOptions,
+    ConfidenceOptions,
+    SeedOptions,
+):
     """Go from samples to a calibrated bundle, a report and a verdict."""
 
     budget: float | None = option("Mean cost per question (or give --today).", None)
@@ -45,10 +55,6 @@ class FitOptions(LevelOptions, CostOptions, EvidenceOptions, NameOptions, SeedOp
     policy: str | None = option(
         "Kind of policy (default: sequential, if the extra train is installed).", None
     )
-    gold: str | None = option(
-        "Question set with reference answers (default: the column gold).", None
-    )
-    confidence: float = option("Confidence level of all intervals.", CONFIDENCE)
     base_url: str | None = option(
         "Collect first: SOURCE is questions for this server (…/v1).", None
     )
@@ -63,18 +69,10 @@ class FitOptions(LevelOptions, CostOptions, EvidenceOptions, NameOptions, SeedOp
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(
-    LevelOptions, CostOptions, RoundOptions, EvidenceOptions, SavingOptions, SeedOptions
+    LevelOptions, ScoringOptions, RoundOptions, EvidenceOptions, SavingOptions, SeedOptions
 ):
     """Score policies on questions they were not fitted to."""
 
-    budgets: Sequence[float] | None = option(
-        "Mean costs per question to score at (default: the cost of 1.5,2,3,4,6 samples).", None
-    )
-    policies: Sequence[str] | None = option("Policies to score (default: all).", None)
-    drop_unparsed: bool = option("Remove samples that could not be parsed.", False)
-    features: str = option(
-        "Features of routers: paper, extended, words, or embedding:DIRECTORY.", "paper"
-    )
     rounds: int | None = option("Maximum rounds of samples per question.", None)
 
 
@@ -101,25 +99,16 @@ class ReportOptions(PriceOptions, SavingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectOptions(SamplingOptions, PriceOptions, SeedOptions):
+class CollectOptions(SamplingOptions, ServerOptions, PriceOptions, SeedOptions):
     """Sample what a run lacks from any OpenAI-compatible server."""
 
-    base_url: str = option(
-        "URL of the server, ending in /v1 (default: OPENAI_BASE_URL).", env="OPENAI_BASE_URL"
-    )
     model: str = option("Model to sample.")
     grader: str = option(GRADERS)
     budget: float | None = option("Mean samples per question for --adaptive (default: 2).", None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeOptions:
+class ProbeOptions(ServerOptions):
     """Find out what a server does with n, seed, logprobs and usage."""
 
-    base_url: str = option(
-        "URL of the server, ending in /v1 (default: OPENAI_BASE_URL).", env="OPENAI_BASE_URL"
-    )
     model: str = option("Model to probe.")
-    api_key_env: str = option(
-        "Environment variable that holds the API key, if the server needs one.", API_KEY_ENV
-    )

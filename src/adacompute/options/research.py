@@ -8,11 +8,13 @@ from pathlib import Path
 
 from adacompute.options.definition import option
 from adacompute.options.shared import (
-    CONFIDENCE,
     DEFAULT_LEVELS,
     GRADERS,
+    ConfidenceOptions,
     CostOptions,
     EvidenceOptions,
+    FeatureOptions,
+    GoldOptions,
     LevelOptions,
     NameOptions,
     RoundOptions,
@@ -22,7 +24,7 @@ from adacompute.options.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportOptions(NameOptions):
+class ImportOptions(NameOptions, GoldOptions):
     """Import recorded samples into a run: a file, logs or 'example'."""
 
     arms: Mapping[str, str | Path] | None = option(
@@ -34,9 +36,6 @@ class ImportOptions(NameOptions):
     )
     pool_answers: bool = option(
         "Equal answers of different arms are different answers.", True, name="no-pool"
-    )
-    gold: str | None = option(
-        "Question set with reference answers (default: the column gold).", None
     )
     allow_inconsistent_grades: bool = option("Accept equal answers with different grades.", False)
 
@@ -86,7 +85,13 @@ class ArmsOptions(LevelOptions, CostOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(
-    LevelOptions, CostOptions, RoundOptions, EvidenceOptions, NameOptions, SeedOptions
+    LevelOptions,
+    CostOptions,
+    RoundOptions,
+    EvidenceOptions,
+    FeatureOptions,
+    NameOptions,
+    SeedOptions,
 ):
     """Fit a policy to a run and write its bundle."""
 
@@ -100,18 +105,14 @@ class TrainOptions(
     )
     cost_sensitive: bool = option("Weight questions by the loss of an error.", False)
     draft: bool = option("Let the router decide after one sample, by its uncertainty.", False)
-    features: str = option(
-        "Features of routers: paper, extended, words, or embedding:DIRECTORY.", "paper"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrateOptions(SavingOptions):
+class CalibrateOptions(SavingOptions, ConfidenceOptions):
     """Set a bundle's price on held-out questions and give a verdict."""
 
     bundle: Path = option("Bundle to calibrate.")
     budget: float | None = option("Mean cost per question (or give --today).", None)
-    confidence: float = option("Confidence level of all intervals.", CONFIDENCE)
     cost_confidence: float | None = option(
         "Hold the budget with this confidence (default: spend it on average).", None
     )

@@ -50,12 +50,18 @@ class LevelOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvidenceOptions:
-    """What votes and decisions use."""
+class TieOptions:
+    """How ties are broken."""
 
     tie_break: str = option(
         "How to break ties of a vote: first (seen first) or logprob (most likely).", FIRST_SEEN
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceOptions(TieOptions):
+    """What votes and decisions use."""
+
     evidence: str = option(
         "What decisions and votes use: all that was recorded, or votes (ignore confidence).",
         ALL_EVIDENCE,
@@ -68,6 +74,60 @@ class RoundOptions:
 
     native_n: bool = option("One round is one call: its prompt is paid for once.", False)
     round_cost: float = option("Cost of each round of samples in addition to the samples.", 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureOptions:
+    """What is read of the texts of questions."""
+
+    features: str = option(
+        "Features of routers: paper, extended, words, or embedding:DIRECTORY.", "paper"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringOptions(CostOptions, FeatureOptions):
+    """What is scored, and at which budgets."""
+
+    budgets: Sequence[float] | None = option(
+        "Mean costs per question to score at (default: the cost of 1.5,2,3,4,6 samples).", None
+    )
+    policies: Sequence[str] | None = option("Policies to score (default: all).", None)
+    drop_unparsed: bool = option("Remove samples that could not be parsed.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldOptions:
+    """Reference answers."""
+
+    gold: str | None = option(
+        "Question set with reference answers (default: the column gold).", None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceOptions:
+    """How sure statements are."""
+
+    confidence: float = option("Confidence level of all intervals.", CONFIDENCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyOptions:
+    """The key of a server."""
+
+    api_key_env: str = option(
+        "Environment variable that holds the API key, if the server needs one.", API_KEY_ENV
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions(KeyOptions):
+    """A server and its key."""
+
+    base_url: str = option(
+        "URL of the server, ending in /v1 (default: OPENAI_BASE_URL).", env="OPENAI_BASE_URL"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +173,7 @@ class SavingOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingOptions:
+class SamplingOptions(KeyOptions):
     """How samples are collected, apart from the server, the model and the grader."""
 
     samples: int = option("Samples per question.", 48)
@@ -148,6 +208,3 @@ class SamplingOptions:
     concurrency: int = option("Maximum concurrent calls.", 64)
     requests_per_minute: int | None = option("Rate limit of your provider.", None)
     tokens_per_minute: int | None = option("Rate limit of your provider.", None)
-    api_key_env: str = option(
-        "Environment variable that holds the API key, if the server needs one.", API_KEY_ENV
-    )
