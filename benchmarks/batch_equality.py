@@ -28,6 +28,7 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray, KeyArray, UtilityTable, hash_text
 from adacompute.datasets.example import locate_bundle
 from adacompute.features.text import extract_features
+from adacompute.options.main import BatchOptions
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import SampleMatrix
@@ -102,9 +103,9 @@ def compare(
 ) -> bool:
     """Print one comparison; whether the plans are equal."""
     name = options.pop("name")
-    result = plan_questions(
-        files, bundle=bundle, out=fresh(folder / "job"), budget=BUDGET, **options
-    )
+    workers, job = options.pop("workers", None), fresh(folder / "job")
+    given = BatchOptions(bundle=Path(name), out=job, budget=BUDGET, **options)
+    result = plan_questions(files, bundle=bundle, options=given, workers=workers)
     planned = pq.read_table(result["out"])
     names = pc.replace_substring(planned["question_id"], "question-", "")
     row = np.asarray(pc.cast(names, pa.int64()))

@@ -41,8 +41,8 @@ def main() -> None:
         result = run_command(
             *("batch", str(path), "--bundle", "example", "--out", str(options.out / "job")),
             *("--budget", str(options.budget), "--base-url", llama.base_url),
-            *("--model", llama.model, "--engine", options.engine, "--concurrency", "4"),
-            "--accept-verdict",
+            *("--model", llama.model, "--config", f"engine={options.engine}"),
+            *("--config", "concurrency=4", "--config", "accept-verdict=true"),
         )
     files = sorted((options.out / "job").rglob("answers/*.parquet"))
     answers = pa.concat_tables(pq.read_table(file) for file in files).to_pylist()

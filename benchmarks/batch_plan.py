@@ -28,6 +28,7 @@ from adacompute.batch.ray_cluster import SETTINGS, connect
 from adacompute.core.types import UtilityTable, make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.features.text import extract_features
+from adacompute.options.main import BatchOptions
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.router import fit_value_router
 from adacompute.stages.batch_plan import plan_questions
@@ -302,10 +303,8 @@ def measure(
         return plan_questions(
             [str(folder / f"questions-{options.questions}")],
             bundle=bundle,
-            out=job,
-            budget=BUDGET,
+            options=BatchOptions(bundle=path, out=job, budget=BUDGET, engine=options.engine),
             workers=options.workers,
-            engine=options.engine,
         )
 
     with PeakMemory() as memory:

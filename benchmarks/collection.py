@@ -148,7 +148,7 @@ def measure_memory(n_questions: int) -> None:
         pq.write_table(pa.Table.from_pylist(rows), source)
         command = [sys.executable, "-m", "adacompute", "collect", str(source), "--json"]
         command += ["--run", f"{directory}/run", "--base-url", url, "--model", "fake"]
-        command += ["--grader", "numeric", "--max-tokens", "64"]
+        command += ["--grader", "numeric", "--config", "max-tokens=64"]
         command += ["--samples", f"{SAMPLES_PER_QUESTION}"]
         start = time.perf_counter()
         done = subprocess.run(  # noqa: S603 - our own command

@@ -71,8 +71,15 @@ def collect(
     run_command(
         *("collect", str(out / f"{name}.parquet"), "--run", str(out / name)),
         *("--base-url", llama.base_url, "--model", llama.model, "--grader", "numeric"),
-        *("--config", str(out / f"{name}.toml"), "--completion", "--stop", "\n"),
-        *("--temperature", "0.7", "--concurrency", "2"),
+        *(
+            "--config",
+            str(out / f"{name}.toml"),
+            "--config",
+            "completion=true",
+            "--config",
+            "stop=\n",
+        ),
+        *("--config", "temperature=0.7", "--config", "concurrency=2"),
     )
     return out / name
 
@@ -80,7 +87,7 @@ def collect(
 def measure_levels(run: Path) -> dict[str, dict[str, float]]:
     """Return the cost and the accuracy of every level of a run, by its name."""
     found = run_command(
-        "research", "arms", str(run), "--unit", "tokens", "--levels", LEVELS, "--all"
+        "research", "arms", str(run), "--unit", "tokens", "--config", f"levels={LEVELS}"
     )
     return {f"{row['arm']} x {row['samples']}": row for row in found["rows"]}
 
@@ -173,13 +180,13 @@ def main() -> None:
             print(name, f"{row['cost']:.1f} tokens, {row['accuracy']:.3f}", row["efficient"])
         budget = options.budget or round(BUDGET * levels["short x 1"]["cost"], 1)
         bundle = out / "policy"
-        known = ("--unit", "tokens", "--levels", LEVELS)
+        known = ("--unit", "tokens", "--config", f"levels={LEVELS}")
         run_command(
             "research", "train", str(run), "--policy", "sequential", *known, "--out", str(bundle)
         )
         stated = run_command(
             *("research", "calibrate", str(run), "--bundle", str(bundle), "--budget", str(budget)),
-            *("--horizon", str(len(new))),
+            *("--config", f"horizon={len(new)}"),
         )
         template = Template(chat=False)  # the gateway adds the examples of each arm
         rows = serve_case(out, llama, bundle, Case(budget, None), new, template=template)

@@ -106,10 +106,17 @@ def collect_training(
     run_command(
         *("collect", str(out / "questions.parquet"), "--run", str(run)),
         *("--base-url", llama.base_url, "--model", llama.model, "--grader", "numeric"),
-        *("--samples", str(samples), "--completion", "--prompt", template.form),
-        *("--few-shot", str(out / "shots.jsonl"), "--stop", "\n"),
-        *("--max-tokens", str(max_tokens)),
-        *("--temperature", "0.7", "--concurrency", str(CONCURRENCY)),
+        *(
+            "--samples",
+            str(samples),
+            "--config",
+            "completion=true",
+            "--config",
+            f"prompt={template.form}",
+        ),
+        *("--config", f"few-shot={out / 'shots.jsonl'}", "--config", "stop=\n"),
+        *("--config", f"max-tokens={max_tokens}"),
+        *("--config", "temperature=0.7", "--config", f"concurrency={CONCURRENCY}"),
     )
     return run
 
@@ -121,10 +128,10 @@ def make_bundle(out: Path, run: Path, case: Case, horizon: int) -> tuple[Path, d
         policy = ("--policy", "sequential", "--levels", LEVELS)
         run_command("research", "train", str(run), *policy, "--out", str(trained))
     shutil.copytree(trained, bundle, dirs_exist_ok=True)
-    rounds = () if case.max_rounds is None else ("--max-rounds", str(case.max_rounds))
+    rounds = () if case.max_rounds is None else ("--config", f"max-rounds={case.max_rounds}")
     result = run_command(
         *("research", "calibrate", str(run), "--bundle", str(bundle), "--budget", str(case.budget)),
-        *("--horizon", str(horizon), *rounds),
+        *("--config", f"horizon={horizon}", *rounds),
     )
     (out / f"{case.bundle_name}.json").write_text(json.dumps(result))
     return bundle, result

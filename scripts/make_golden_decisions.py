@@ -112,7 +112,7 @@ def replay_gateway_log(log: Path, budgets: Sequence[float] = LOG_BUDGETS) -> dic
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "full-0.jsonl").write_bytes(log.read_bytes())
         rows = [row for row in read_decisions(Path(directory)).to_pylist() if not row["shadow"]]
-        summaries = {f"{b:g}": replay_log(Path(directory), path, budget=b) for b in budgets}
+        summaries = {f"{b:g}": replay_log(Path(directory), bundle=path, budget=b) for b in budgets}
     prices = {"own": [row["price"] for row in rows]}
     prices |= {f"{b:g}": request_prices(bundle, rows, b) for b in budgets}
     decisions: dict[str, Any] = {}

@@ -48,9 +48,30 @@ def main() -> None:
         command = [
             *(sys.executable, "-m", "adacompute", "collect", str(out / "questions.parquet")),
             *("--run", str(out / "run"), "--base-url", llama.base_url, "--model", llama.model),
-            *("--samples", str(given.samples), "--grader", "numeric", "--completion"),
-            *("--prompt", "Question: {question}\nAnswer:", "--few-shot", str(out / "shots.jsonl")),
-            *("--stop", "\n", "--max-tokens", "20", "--temperature", "0.7", "--concurrency", "2"),
+            *(
+                "--samples",
+                str(given.samples),
+                "--grader",
+                "numeric",
+                "--config",
+                "completion=true",
+            ),
+            *(
+                "--config",
+                "prompt=Question: {question}\nAnswer:",
+                "--config",
+                f"few-shot={out / 'shots.jsonl'}",
+            ),
+            *(
+                "--config",
+                "stop=\n",
+                "--config",
+                "max-tokens=20",
+                "--config",
+                "temperature=0.7",
+                "--config",
+                "concurrency=2",
+            ),
         ]
         sys.exit(subprocess.run(command, check=False).returncode)
 

@@ -175,7 +175,7 @@ def _arguments(
             options.append(("scorer-price", run.score_price))
         if run.adaptive is not None:
             options.append(("budget", run.adaptive))
-            flags.append("--adaptive")
+            flags += ["--config", "adaptive=true"]
     else:
         options += [("bundle", folder / "bundle"), ("out", folder / "out")]
         options += [("total", run.limit), ("reserve", run.reserve)]

@@ -34,11 +34,12 @@ from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import load_models
 from adacompute.graders.grader import COMMAND
 from adacompute.models.capabilities_cache import load_cached
+from adacompute.options.main import BatchOptions
 from adacompute.policies.bundle import load_bundle
 from adacompute.policies.bundle_files import FILE, TABLES, find_digest, unpack_tables
 from adacompute.policies.inference import OnnxModel
 from adacompute.spending.token_prices import parse_token_prices
-from adacompute.stages.batch import BatchOptions, run_batch
+from adacompute.stages.batch import run_batch
 from adacompute.stages.collect import LOG, collect_run
 from adacompute.stages.inputs import describe_source
 from adacompute.stages.train import train_run
@@ -143,7 +144,6 @@ def test_a_command_in_a_bundle_does_not_answer_a_batch(
     alter(bundle, grader=command(marker))
     (tmp_path / "q.jsonl").write_text('{"question_id": "a", "question": "What is 1 + 1?"}\n')
     options = BatchOptions(
-        questions=(str(tmp_path / "q.jsonl"),),
         bundle=bundle,
         out=tmp_path / "batch",
         base_urls=("http://127.0.0.1:9/v1",),
@@ -151,7 +151,7 @@ def test_a_command_in_a_bundle_does_not_answer_a_batch(
         accept_verdict=True,
     )
     with refused(ConfigError):
-        run_batch(options)
+        run_batch([str(tmp_path / "q.jsonl")], options=options)
 
 
 def test_serve_asks_for_the_command_before_it_listens(bundle: Path, marker: Path) -> None:
@@ -578,7 +578,14 @@ def test_another_bundle_than_the_pinned_one_is_refused(bundle: Path) -> None:
     with refused(ConfigError):
         make_config(serve_options(bundle, bundle_digest="abc"))
     serve = [sys.executable, "-m", "adacompute", "serve", "--bundle", str(bundle), "--budget", "2"]
-    serve += ["--base-url", "http://127.0.0.1:9/v1", "--bundle-digest", digest, "--port", "0"]
+    serve += [
+        "--base-url",
+        "http://127.0.0.1:9/v1",
+        "--config",
+        f"bundle_digest={digest}",
+        "--port",
+        "0",
+    ]
     done = subprocess.run(serve, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     assert digest in done.stderr

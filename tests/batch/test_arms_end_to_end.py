@@ -13,9 +13,10 @@ import pytest
 
 from adacompute.core.errors import BundleError
 from adacompute.models.messages import Settings
+from adacompute.options.main import BatchOptions
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Bundle, save_bundle
-from adacompute.stages.batch import BatchOptions, run_batch
+from adacompute.stages.batch import run_batch
 from adacompute.testing.fake_openai import serve_fake
 
 ARMS = tuple(
@@ -24,15 +25,14 @@ ARMS = tuple(
 
 
 @pytest.fixture
-def options(
-    tmp_path: Path,
-    corrected: Bundle,
-    make_texts: Callable[[int], list[str]],
-    write_questions: Callable[..., str],
-) -> BatchOptions:
+def questions(make_texts: Callable[[int], list[str]], write_questions: Callable[..., str]) -> str:
+    return write_questions(make_texts(120))
+
+
+@pytest.fixture
+def options(tmp_path: Path, corrected: Bundle) -> BatchOptions:
     save_bundle(replace(corrected, arms=ARMS, grader="numeric"), tmp_path / "bundle")
     return BatchOptions(
-        questions=[write_questions(make_texts(120))],
         bundle=tmp_path / "bundle",
         out=tmp_path / "out",
         budget=2.5,
@@ -40,9 +40,11 @@ def options(
     )
 
 
-def test_a_policy_over_arms_with_confidence_answers_a_file(options: BatchOptions) -> None:
+def test_a_policy_over_arms_with_confidence_answers_a_file(
+    questions: str, options: BatchOptions
+) -> None:
     with serve_fake() as fake:
-        result = run_batch(replace(options, base_urls=[fake.base_url]))
+        result = run_batch([questions], options=replace(options, base_urls=[fake.base_url]))
         n_choices = fake.stats()["choices"]
     answers = pq.read_table(options.out / "answers")
     assert answers.num_rows == 120
@@ -52,7 +54,7 @@ def test_a_policy_over_arms_with_confidence_answers_a_file(options: BatchOptions
 
 
 def test_a_uniform_number_of_samples_of_an_arm_is_drawn_in_a_batch(
-    options: BatchOptions, corrected: Bundle, tmp_path: Path
+    questions: str, options: BatchOptions, corrected: Bundle, tmp_path: Path
 ) -> None:
     policy: Any = corrected.policy
     uniform = np.full((len(policy.schedule.prices), 2), (0, 2))
@@ -61,7 +63,10 @@ def test_a_uniform_number_of_samples_of_an_arm_is_drawn_in_a_batch(
     )
     save_bundle(bundle, tmp_path / "uniform")
     with serve_fake() as fake:
-        result = run_batch(replace(options, bundle=tmp_path / "uniform", base_urls=[fake.base_url]))
+        result = run_batch(
+            [questions],
+            options=replace(options, bundle=tmp_path / "uniform", base_urls=[fake.base_url]),
+        )
         n_choices = fake.stats()["choices"]
     answers = pq.read_table(options.out / "answers")
     assert set(answers["n_samples"].to_pylist()) == {2}
@@ -69,9 +74,9 @@ def test_a_uniform_number_of_samples_of_an_arm_is_drawn_in_a_batch(
 
 
 def test_arms_that_were_imported_cannot_be_sampled(
-    options: BatchOptions, corrected: Bundle, tmp_path: Path
+    questions: str, options: BatchOptions, corrected: Bundle, tmp_path: Path
 ) -> None:
     save_bundle(replace(corrected, grader="numeric"), tmp_path / "imported")
     asked = replace(options, bundle=tmp_path / "imported", base_urls=["http://127.0.0.1:9/v1"])
     with pytest.raises(BundleError, match="small, large"):
-        run_batch(asked)
+        run_batch([questions], options=asked)

@@ -62,7 +62,10 @@ def test_defaults_are_those_of_the_fields() -> None:
         (["--levels", "1,3"], {"levels": (1, 3)}),
         (["--method", "single"], {"method": "single"}),
         (["--token-prices", "p.toml"], {"token_prices": Path("p.toml")}),
-        (["--price-as", "a=b", "--price-as", "c=d"], {"price_as": {"a": "b", "c": "d"}}),
+        (
+            ["--config", "price-as=a=b", "--config", "price-as=c=d"],
+            {"price_as": {"a": "b", "c": "d"}},
+        ),
     ],
 )
 def test_options_are_read_by_the_types_of_fields(words: list[str], changed: dict[str, Any]) -> None:
@@ -72,18 +75,20 @@ def test_options_are_read_by_the_types_of_fields(words: list[str], changed: dict
 
 def test_a_flag_of_what_is_true_by_default_turns_it_off() -> None:
     assert invoke(ImportOptions, [])[0].pool_answers
-    assert not invoke(ImportOptions, ["--no-pool"])[0].pool_answers
+    assert not invoke(ImportOptions, ["--config", "pool-answers=false"])[0].pool_answers
 
 
 def test_a_group_is_none_unless_one_of_its_options_is_given() -> None:
     assert invoke(CalibrateOptions, ["--bundle", "b"])[0].today is None
-    found, _ = invoke(CalibrateOptions, ["--bundle", "b", "--today", "5", "--tolerance", "0.1"])
+    found, _ = invoke(
+        CalibrateOptions, ["--bundle", "b", "--today", "5", "--config", "tolerance=0.1"]
+    )
     assert (found.today.today, found.today.tolerance, found.today.calls) == ("5", 0.1, None)
 
 
 def test_options_of_a_group_say_what_they_need() -> None:
-    _, result = invoke(CalibrateOptions, ["--bundle", "b", "--tolerance", "0.1"])
-    assert (result.exit_code, "--tolerance needs --today, what you run now" in result.output) == (
+    _, result = invoke(CalibrateOptions, ["--bundle", "b", "--config", "tolerance=0.1"])
+    assert (result.exit_code, "tolerance needs --today, what you run now" in result.output) == (
         2,
         True,
     )
@@ -99,13 +104,18 @@ def test_options_of_a_group_say_what_they_need() -> None:
         *(ImportOptions, ReportOptions, SolveOptions, TrainOptions),
     ],
 )
-def test_help_names_every_option_once(kind: type[Any]) -> None:
+def test_help_names_every_option_and_setting_once(kind: type[Any]) -> None:
     result = CliRunner().invoke(command("try", kind)(lambda **_: None), ["--help"])
     assert str(kind.__doc__).splitlines()[0] in result.output
     for one in fields(kind):
         if ABOUT in one.metadata:
             about = one.metadata[ABOUT]
-            name = f"--{(about.name or one.name).replace('_', '-')} "
+            key = (about.name or one.name).replace("_", "-")
+            if one.name not in getattr(kind, "OPTIONS", (one.name,)):
+                settings = result.output.partition("Settings for --config: ")[2].replace("\n", " ")
+                assert settings.rstrip(". ").replace("- ", "-").split(", ").count(key) == 1
+                continue
+            name = f"--{key} "
             assert result.output.count(f"  {name}") == 1, name
             is_required = (
                 "[required]" in result.output.partition(f"  {name}")[2].partition("  --")[0]

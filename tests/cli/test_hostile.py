@@ -110,7 +110,14 @@ def test_control_characters_in_data_are_escaped(
     rows = [{**row, "question_id": f"{HOSTILE}{row['question_id']}"} for row in rows]
     source, run = write_samples(tmp_path / "hostile.parquet", rows), tmp_path / "run"
     said = [
-        call("research import", source, "--run", run, "--model", HOSTILE.replace("\0", "")),
+        call(
+            "research import",
+            source,
+            "--run",
+            run,
+            "--config",
+            "model=" + HOSTILE.replace("\0", ""),
+        ),
         call("research estimate", run, "--levels", "1,4"),
         call("research solve", run, "--budget", "1.6"),
         call("research train", run, "--policy", "longest-first", "--out", tmp_path / "bundle"),

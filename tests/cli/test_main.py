@@ -17,6 +17,7 @@ import pytest
 
 import adacompute
 from adacompute.cli import main as cli
+from adacompute.cli.options import Setting, option_key
 from adacompute.features.text import FEATURE_SETS
 from adacompute.spending.replica import set_cap_spent
 from adacompute.spending.sqlite_register import SqliteRegister
@@ -31,6 +32,7 @@ Population = Callable[..., Rows]
 Write = Callable[[Path, Rows], Path]
 Examples = dict[str, tuple[object, ...]]
 COMMANDS = cli.list_commands()
+MAX_OPTIONS, MAX_RESEARCH_OPTIONS = 12, 20
 
 
 EVALUATE = ("--budgets", "1.5,2", "--levels", "1,2", "--policies", "fixed,mixture,oracle")
@@ -90,7 +92,7 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         "research grade": (run, "--grader", "numeric"),
         "research estimate": (run, "--levels", "1,2"),
         "research solve": (run, "--budget", "1.5"),
-        "research arms": (run, "--levels", "1,2", "--unit", "samples"),
+        "research arms": (run, "--config", "levels=1,2", "--unit", "samples"),
         "research train": (
             run,
             "--policy",
@@ -115,7 +117,7 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         "fit": (
             trained[0].with_name("many.parquet"),
             *("--out", place / "fitted", "--budget", "1"),
-            *("--levels", "1,2", "--policy", "mixture"),
+            *("--config", "levels=1,2", "--config", "policy=mixture"),
         ),
     }
 
@@ -132,12 +134,28 @@ def test_help_documents_every_option(call: Call, name: str) -> None:
     assert command.help
     assert command.help.splitlines()[0] in called.out
     options = [option for option in command.params if isinstance(option, click.Option)]
-    assert {"--json", "--config"} <= {option.opts[0] for option in options}
+    has_settings = any(isinstance(option, Setting) for option in options)
+    names = {option.opts[0] for option in options if not isinstance(option, Setting)}
+    assert "--json" in names
+    assert ("--config" in names) == has_settings or name == "serve"
+    assert len(names) <= (MAX_RESEARCH_OPTIONS if "research" in name else MAX_OPTIONS)
     for option in options:
         assert option.help
         assert option.help.endswith(".")
-        for spelling in option.opts:
-            assert spelling in called.out
+        spellings = [option_key(option)] if isinstance(option, Setting) else option.opts
+        for spelling in spellings:
+            assert spelling in called.out.replace("-\n", "-")
+
+
+def test_the_surface_stays_small() -> None:
+    assert len(cli.cli.commands) <= 10
+    given = [
+        option
+        for command in COMMANDS.values()
+        for option in command.params
+        if isinstance(option, click.Option) and not isinstance(option, Setting)
+    ]
+    assert len(given) <= 115
 
 
 @pytest.mark.parametrize(
@@ -226,7 +244,7 @@ def test_documents_have_the_keys_of_the_contract(call: Call, every_command: Exam
 
 @pytest.mark.slow
 def test_rows_of_learned_routers_have_extra_keys(call: Call, run: Path) -> None:
-    options = ("--budgets", "1.5", "--levels", "1,2", "--policies", "router,value-router")
+    options = ("--config", "budgets=1.5", "--levels", "1,2", "--policies", "router,value-router")
     rows = call("evaluate", run, *options, "--json").document["rows"]
     assert [row["policy"] for row in rows] == ["router", "value-router"]
     for row in rows:
@@ -275,7 +293,7 @@ def _interrupt(*_: object, **__: object) -> None:
         (("research solve", "run", "--budget", "much"), "'much' is not a valid float"),
         (
             ("research solve", "run", "--budget", "2", "--limit", "latency"),
-            "'latency' is not a limit such",
+            "'latency' is not an amount such",
         ),
         (
             ("research solve", "run", "--budget", "2", "--limit", "a=1", "--limit", "a=2"),
@@ -292,9 +310,9 @@ def _interrupt(*_: object, **__: object) -> None:
             "'1.5' is not a list of whole numbers",
         ),
         (("research estimate", "run", "--levels", "9" * 5000), "is not a list of whole numbers"),
-        (("research estimate", "run", "--vote", "loud"), "'loud' is not one of"),
+        (("research estimate", "run", "--config", "vote=loud"), "'loud' is not one of"),
         (("evaluate", "run", "--budgets", "1,,2"), "'1,,2' is not a list of numbers"),
-        (("evaluate", "run", "--seed", "x"), "'x' is not a valid integer"),
+        (("evaluate", "run", "--config", "seed=x"), "'x' is not a valid integer"),
         (("evaluate", "run", "--nonsense"), "No such option"),
         (("research import", "file"), "Missing option '--run'"),
         (("research grade", "run"), "Missing option '--grader'"),
@@ -319,8 +337,8 @@ def test_usage_errors_exit_with_2(call: Call, arguments: tuple[str, ...], expect
         (("evaluate", "--budgets", "0"), " 0"),
         (("evaluate", "--budgets=-2"), "-2"),
         (("evaluate", "--unit", "bananas"), "'bananas'"),
-        (("evaluate", "--features", "tea"), "'tea'"),
-        (("evaluate", "--seed=-1"), "seed"),
+        (("evaluate", "--config", "features=tea"), "'tea'"),
+        (("evaluate", "--config", "seed=-1"), "seed"),
         (("research solve", "--budget", "nan"), "nan"),
         (("research solve", "--budget", "inf"), "inf"),
         (("research solve", "--budget", "2", "--unit", "money"), "prices"),

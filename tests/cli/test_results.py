@@ -207,7 +207,7 @@ def test_independent_questions_are_counted_where_there_are_copies(
         {**one, "question_id": f"{one['question_id']} again", "question": f"{one['question']} "}
         for one in rows
     ]
-    options = ("--budgets", "1.5", "--levels", "1,2", "--policies", "mixture")
+    options = ("--config", "budgets=1.5", "--levels", "1,2", "--policies", "mixture")
     for name, source, count in (("once", rows, 24), ("twice", [*rows, *copies], 48)):
         run = tmp_path / name
         file = write_samples(tmp_path / f"{name}.parquet", source)

@@ -167,7 +167,7 @@ def test_adaptive_collection_from_a_fake_upstream(
         assert run("collect", blind, "--run", tmp_path / "a", *server, "--samples", "1").stdout
         first = pq.read_table(tmp_path / "a" / "samples.parquet")["answer"].to_pylist()
         gold = [said if i % 2 else "1000" for i, said in enumerate(first)]
-        adaptive = ("--samples", str(MAX_SAMPLES), "--adaptive", "--budget", "2")
+        adaptive = ("--samples", str(MAX_SAMPLES), "--config", "adaptive=true", "--budget", "2")
         source = write(tmp_path / "q.parquet", gold)
         asked = ("collect", source, "--run", place, *server, *adaptive)
         dry = json.loads(run(*asked, "--dry-run").stdout)["arms"][0]
@@ -188,7 +188,7 @@ def test_adaptive_collection_from_a_fake_upstream(
     done = run("research", "estimate", place, "--method", "posterior")
     assert len(json.loads(done.stdout)["levels"]) == 5
     assert json.loads(run("research", "solve", place, "--budget", "2").stdout)["cost"] <= 2
-    wrong = run("research", "estimate", place, "--method", "posterior", "--vote", "any")
+    wrong = run("research", "estimate", place, "--method", "posterior", "--config", "vote=any")
     assert (wrong.returncode, "'majority'" in wrong.stderr) == (2, True)
     scored = run("evaluate", place, "--budgets", "2", "--policies", "mixture,oracle")
     assert json.loads(scored.stdout)["rows"]
@@ -197,9 +197,13 @@ def test_adaptive_collection_from_a_fake_upstream(
 @pytest.mark.parametrize(
     ("gold", "more", "message"),
     [
-        (["1", None], ("--adaptive",), "'q01' has none: collect without --adaptive"),
-        (["1", "2"], ("--budget", "2"), "needs --adaptive"),
-        (["1", "2"], ("--adaptive", "--budget", "0.5"), "at least 1"),
+        (
+            ["1", None],
+            ("--config", "adaptive=true"),
+            "'q01' has none: collect without --config adaptive=true",
+        ),
+        (["1", "2"], ("--budget", "2"), "needs --config adaptive=true"),
+        (["1", "2"], ("--config", "adaptive=true", "--budget", "0.5"), "at least 1"),
     ],
 )
 def test_wrong_use_is_refused(

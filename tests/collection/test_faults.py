@@ -54,7 +54,7 @@ def collect(tmp_path: Path, base_url: str) -> tuple[int, dict[str, Any], str]:
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, "-m", "adacompute", "collect", str(source), "--json"]
     command += ["--run", str(tmp_path / "run"), "--base-url", base_url, "--model", "fake"]
-    command += ["--grader", "numeric", "--samples", f"{DRAWS}", "--timeout", "0.5"]
+    command += ["--grader", "numeric", "--samples", f"{DRAWS}", "--config", "timeout=0.5"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, json.loads(done.stdout)["arms"][0], done.stderr
 

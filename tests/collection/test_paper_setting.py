@@ -97,14 +97,10 @@ def check(place: Path) -> None:
 def test_documented_commands_have_the_paper_settings() -> None:
     math, gsm8k = commands()
     for command in (math, gsm8k):
-        pairs = [word for word in command if word != "--stratify"]
-        options = dict(zip(pairs[3::2], pairs[4::2], strict=True))
-        assert options["--max-questions"] == "200"
-        assert options["--samples"] == "48"
-        assert options["--temperature"] == "0.7"
-        assert options["--prompt"] == "cot"
-    assert math[math.index("--difficulties") + 1] == "2,3,4"
-    assert [("--stratify" in command) for command in (math, gsm8k)] == [True, False]
+        assert command[command.index("--samples") + 1] == "48"
+        assert {"max-questions=200", "temperature=0.7", "prompt=cot"} <= set(command)
+    assert "difficulties=2,3,4" in math
+    assert ["stratify=true" in command for command in (math, gsm8k)] == [True, False]
 
 
 @pytest.mark.slow

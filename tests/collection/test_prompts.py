@@ -18,7 +18,7 @@ STEPS = "There are 3 boxes.\nEach box has 6 pens, and 3 * 6 = 17 + 1.\n"
 
 
 def cot(folder: Path, grader: str) -> Template:
-    """The template of a collection with --prompt cot."""
+    """The template of a collection with --config prompt=cot."""
     path = folder / "questions.jsonl"
     path.write_text(json.dumps({"question_id": "a", "question": QUESTION, "gold": "18"}))
     url = "http://127.0.0.1:9/v1"

@@ -40,7 +40,7 @@ def collect(tmp_path: Path, fake: FakeUpstream, *more: str) -> tuple[int, dict[s
 
 def test_scores_are_collected_paid_exported_and_used(tmp_path: Path) -> None:
     with serve_fake() as fake, serve_fake(FakeSettings(fault_rates={"500": 0.1})) as scorer:
-        asked = ("--scorer", f"{scorer.base_url}/score", "--scorer-price", "0.25")
+        asked = ("--config", f"scorer={scorer.base_url}/score", "--config", "scorer-price=0.25")
         code, arm, error = collect(tmp_path, fake, *asked)
         assert (code, arm["unscored"], arm["cost"], error) == (0, 0, 4.0, "")
         assert scorer.stats()["choices"] == 16
@@ -54,11 +54,11 @@ def test_scores_are_collected_paid_exported_and_used(tmp_path: Path) -> None:
 
 def test_missing_scores_are_requested_by_the_next_run(tmp_path: Path) -> None:
     with serve_fake() as fake, serve_fake() as scorer:
-        code, arm, error = collect(tmp_path, fake, "--scorer", f"{scorer.base_url}/nowhere")
+        code, arm, error = collect(tmp_path, fake, "--config", f"scorer={scorer.base_url}/nowhere")
         assert (code, arm["samples"], arm["unscored"]) == (1, 16, 16)
         assert "16 scores are missing: run the same command again" in error
         choices = fake.stats()["choices"]
-        code, arm, error = collect(tmp_path, fake, "--scorer", f"{scorer.base_url}/score")
+        code, arm, error = collect(tmp_path, fake, "--config", f"scorer={scorer.base_url}/score")
         assert (code, arm["new_samples"], arm["unscored"], error) == (0, 0, 0, "")
         assert (fake.stats()["choices"], scorer.stats()["choices"]) == (choices, 16)
     log = [json.loads(line) for line in (tmp_path / "run" / "collect.log").read_text().splitlines()]
@@ -68,7 +68,7 @@ def test_missing_scores_are_requested_by_the_next_run(tmp_path: Path) -> None:
 
 def test_max_cost_holds_when_only_the_scorer_costs(tmp_path: Path) -> None:
     with serve_fake(FakeSettings(n="ignored")) as fake, serve_fake() as scorer:
-        asked = ("--scorer", f"{scorer.base_url}/score", "--scorer-price", "1")
+        asked = ("--config", f"scorer={scorer.base_url}/score", "--config", "scorer-price=1")
         code, arm, error = collect(tmp_path, fake, *asked, "--max-cost", "5.5")
         assert (code, arm["cost"], arm["samples"] - arm["unscored"]) == (1, 5.0, 5)
         assert scorer.stats()["choices"] == 5
@@ -80,7 +80,13 @@ def test_max_cost_holds_when_only_the_scorer_costs(tmp_path: Path) -> None:
 
 def test_dry_run_counts_scores(tmp_path: Path) -> None:
     with serve_fake() as fake:
-        asked = ("--scorer", f"{fake.base_url}/score", "--scorer-price", "0.5", "--dry-run")
+        asked = (
+            "--config",
+            f"scorer={fake.base_url}/score",
+            "--config",
+            "scorer-price=0.5",
+            "--dry-run",
+        )
         code, arm, _ = collect(tmp_path, fake, *asked)
         assert (code, arm["scores"], arm["max_cost"]) == (0, 16, 8.0)
         assert fake.stats()["calls"] == 0
@@ -89,9 +95,12 @@ def test_dry_run_counts_scores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--scorer-price", "1"), "needs a scorer"),
-        (("--scorer", "nowhere"), "base URL"),
-        (("--scorer", "http://127.0.0.1:1", "--scorer-price", "-1"), "must be 0 or more"),
+        (("--config", "scorer-price=1"), "needs a scorer"),
+        (("--config", "scorer=nowhere"), "base URL"),
+        (
+            ("--config", "scorer=http://127.0.0.1:1", "--config", "scorer-price=-1"),
+            "must be 0 or more",
+        ),
     ],
 )
 def test_wrong_use_is_refused(tmp_path: Path, more: tuple[str, ...], message: str) -> None:

@@ -385,17 +385,8 @@ def test_check_asks_every_address(policies: Path, tmp_path: Path) -> None:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SLOW_KEY", KEYS["careful"])
-            given: dict[str, Any] = {
-                "bundle": None,
-                "budget": None,
-                "model": None,
-                "grader": None,
-                "log": None,
-            }
             dead = f"http://127.0.0.1:{free_port()}/v1"
-            config = configure(
-                **given, config=path, api_key_env="NONE", base_urls=[one.base_url, dead]
-            )
+            config = configure(config=[str(path)], base_urls=[one.base_url, dead])
             told = check_serving(config)["upstreams"]
         assert [row["base_url"] for row in told] == [one.base_url, dead, other.base_url]
         assert [row["upstream"] for row in told] == [None, None, "slow"]

@@ -14,10 +14,11 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 from adacompute.core.errors import BundleError, ConfigError
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import load_models
+from adacompute.options.main import BatchOptions
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.confidence import Confidence
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.stages.batch import BatchOptions, run_batch
+from adacompute.stages.batch import run_batch
 from adacompute.storage.decisions import read_decisions
 from test_support import gateways, scripted
 from test_support.arm_policies import save_arms
@@ -94,11 +95,13 @@ def test_signals_that_a_gateway_cannot_supply_are_refused(tmp_path: Path, signal
 def test_a_batch_refuses_signals_that_no_server_gives(tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text('{"question": "2 + 2?"}\n')
     options = BatchOptions(
-        questions=[str(tmp_path / "q.jsonl")],
         bundle=save_policy(tmp_path / "p", "score"),
         out=tmp_path / "out",
         budget=3.0,
         model="real",
     )
     with pytest.raises(BundleError, match="uses score of each sample, which no server returns"):
-        run_batch(replace(options, base_urls=("http://127.0.0.1:9/v1",), accept_verdict=True))
+        run_batch(
+            [str(tmp_path / "q.jsonl")],
+            options=replace(options, base_urls=("http://127.0.0.1:9/v1",), accept_verdict=True),
+        )

@@ -446,12 +446,12 @@ def test_a_replayed_log_gives_identical_decisions(tmp_path: Path) -> None:
     rows = read_decisions(place).to_pylist()
     again = decide_again(load_bundle(policy), rows, [row["price"] for row in rows])
     assert again.tolist() == [row["samples_used"] for row in rows]
-    once = replay_log(place, policy, budget=1.0)
+    once = replay_log(place, bundle=policy, budget=1.0)
     assert (once["cost"], once["saved"]) == (1.0, 0.75)
     assert once["counterfactual"] == "4 samples for every request"
     served = sum(row["samples_used"] for row in rows) / len(rows)
     assert once["saved_of_served"] == pytest.approx(1 - 1 / served)
-    assert replay_log(place, policy, budget=2.0)["saved_of_served"] == 0
+    assert replay_log(place, bundle=policy, budget=2.0)["saved_of_served"] == 0
     page = ROOT / "docs" / "how-to" / "audit-the-gain.md"
     section = page.read_text().partition("## Replay")[2]
     documented = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")]
@@ -484,7 +484,7 @@ def test_a_request_that_ended_early_is_replayed_as_it_was_served(
     (row,) = read_decisions(tmp_path / "log").to_pylist()
     assert row["samples_used"] == n_samples
     assert decide_again(load_bundle(three), [row], [row["price"]]).tolist() == [n_samples]
-    assert replay_log(tmp_path / "log", three, budget=1.0)["saved_of_served"] == 0
+    assert replay_log(tmp_path / "log", bundle=three, budget=1.0)["saved_of_served"] == 0
 
 
 def test_a_request_whose_deadline_passes_between_rounds_is_incomplete(tmp_path: Path) -> None:
@@ -501,7 +501,7 @@ def test_a_request_whose_deadline_passes_between_rounds_is_incomplete(tmp_path: 
 def test_a_log_of_shadow_requests_cannot_be_replayed(three: Path, tmp_path: Path) -> None:
     log_of(three, tmp_path / "log", ["4", "5"], shadow=True)
     with pytest.raises(DataError, match=r"only 2 of shadow mode.*samples_planned"):
-        replay_log(tmp_path / "log", three, budget=1.0)
+        replay_log(tmp_path / "log", bundle=three, budget=1.0)
 
 
 def test_replaying_another_models_log_warns(tmp_path: Path) -> None:
@@ -510,7 +510,7 @@ def test_replaying_another_models_log_warns(tmp_path: Path) -> None:
     own = load_bundle(policy)
     for model, warned in ((None, False), ("real", False), ("other", True)):
         save_bundle(dataclasses.replace(own, model=model), tmp_path / f"for-{model}")
-        told = replay_log(tmp_path / "log", tmp_path / f"for-{model}", budget=1.0)["warning"]
+        told = replay_log(tmp_path / "log", bundle=tmp_path / f"for-{model}", budget=1.0)["warning"]
         assert (told is not None) == warned
         assert not warned or "other, and the log holds answers of real" in told
 
@@ -519,10 +519,10 @@ def test_a_larger_budget_is_replayed_on_audited_requests_only(tmp_path: Path) ->
     policy = bundle(tmp_path / "p", FixedRule(1), FixedRule(3))
     log_of(policy, tmp_path / "none", ["4"])
     with pytest.raises(DataError, match="audit_share"):
-        replay_log(tmp_path / "none", policy, budget=2.0)
+        replay_log(tmp_path / "none", bundle=policy, budget=2.0)
     own = {"calls": {"directory": str(tmp_path / "calls")}}
     log_of(policy, tmp_path / "none", ["4"] * 7, audit_share=1.0, audit_max_share=1.0, **own)
-    found = replay_log(tmp_path / "none", policy, budget=2.0)
+    found = replay_log(tmp_path / "none", bundle=policy, budget=2.0)
     assert 1 <= found["requests"] <= 2
     assert (found["source"], found["cost"], found["agreement"]) == ("audit", 3.0, 1.0)
 
@@ -739,7 +739,7 @@ def test_requests_without_an_answer_are_counted_apart_in_a_replay(
         upstream.answer(ScriptedReply(400, JSON, [b"{}"]))
         ask(port)  # costs nothing, so it is not logged
         samples, cost = value_of("samples_total", port), value_of("cost_total", port)
-    found = replay_log(tmp_path / "log", three, budget=1.0)
+    found = replay_log(tmp_path / "log", bundle=three, budget=1.0)
     assert (found["requests"], found["served_cost"]) == (1, 3.0)
     assert (found["unanswered_requests"], found["unanswered_samples"]) == (1, 1)
     assert samples == 3 + found["unanswered_samples"]
@@ -927,7 +927,7 @@ def test_gateway_decides_by_the_entropy_of_the_first_sample(
     assert b'"content":"7"' in answered.body.replace(b": ", b":")
     assert b'"logprob"' not in answered.body  # the client did not ask for them
     with pytest.raises(BundleError):
-        replay_log(tmp_path, tmp_path / "draft", budget=1.0)
+        replay_log(tmp_path, bundle=tmp_path / "draft", budget=1.0)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def document(advice: str, **changed: Any) -> dict[str, Any]:
     return known | changed
 
 
-TODAY = ["--today", "5", "--tolerance", "0.01", "--monthly-bill", "2000"]
+TODAY = ["--today", "5", "--config", "tolerance=0.01", "--config", "monthly-bill=2000"]
 COSTS = ["--unit", "money", "--token-prices", "TOKEN_PRICES"]
 URL = ["--base-url", "http://127.0.0.1:8080/v1"]
 
@@ -72,7 +72,7 @@ def test_a_uniform_mixture_is_served_at_its_own_cost(advice: str, budget: str) -
 def test_a_decided_vote_is_fitted_to_the_samples_of_the_run() -> None:
     fit, serve, _ = split(document(DECIDED))
     assert fit[:4] == ["fit", "my run/samples.parquet", "--today", "5"]
-    assert fit[4:8] == ["--same-answer", "1", "--out", "BUNDLE"]
+    assert fit[4:8] == ["--config", "same-answer=1", "--out", "BUNDLE"]
     assert fit[8:] == [*COSTS, "--model", "large", "--grader", "numeric"]
     assert serve[4] == "3.7"
     unknown = split(document(DECIDED, model=None, grader="cmd"))

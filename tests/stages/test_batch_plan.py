@@ -11,8 +11,10 @@ import pytest
 
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
+from adacompute.options.main import BatchOptions
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.stages.batch_plan import plan_questions
+from adacompute.stages.inputs import no_progress
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +30,19 @@ def questions(tmp_path: Path) -> str:
     return str(path)
 
 
+def make_plan(
+    questions: list[str], bundle: Bundle, *, report: Any = no_progress, **options: Any
+) -> dict[str, Any]:
+    given = BatchOptions(bundle=Path("in memory"), **options)
+    return plan_questions(questions, bundle=bundle, options=given, report=report)
+
+
 def test_a_plan_says_what_it_will_spend_and_writes_first_actions(
     bundle: Bundle, questions: str, tmp_path: Path
 ) -> None:
     steps: list[str] = []
     out = tmp_path / "job"
-    result = plan_questions([questions], bundle=bundle, out=out, total=100.0, report=steps.append)
+    result = make_plan([questions], bundle, total=100.0, report=steps.append, out=out)
     assert result["questions"] == 40
     assert result["without_text"] == 1
     assert result["expected_cost"] == pytest.approx(100.0)
@@ -47,12 +56,12 @@ def test_a_plan_says_what_it_will_spend_and_writes_first_actions(
 
 def test_the_same_plan_is_not_made_again(bundle: Bundle, questions: str, tmp_path: Path) -> None:
     out = tmp_path / "job"
-    first = plan_questions([questions], bundle=bundle, out=out, total=100.0)
+    first = make_plan([questions], bundle, total=100.0, out=out)
     part = out / "plan" / "part-000000.parquet"
     part.unlink()
-    assert plan_questions([questions], bundle=bundle, out=out, budget=2.5) == first
+    assert make_plan([questions], bundle, budget=2.5, out=out) == first
     assert not part.exists()
-    other = plan_questions([questions], bundle=bundle, out=out, budget=3.0)
+    other = make_plan([questions], bundle, budget=3.0, out=out)
     assert other["price"] < first["price"]
     assert part.exists()
 
@@ -63,6 +72,6 @@ def test_either_a_total_or_a_budget_is_needed(
     every: list[dict[str, Any]] = [{}, {"total": 9.0, "budget": 1.0}]
     for given in every:
         with pytest.raises(ConfigError):
-            plan_questions([questions], bundle=bundle, out=tmp_path, **given)
+            make_plan([questions], bundle, **given, out=tmp_path)
     with pytest.raises(ConfigError, match="engine"):
-        plan_questions([questions], bundle=bundle, out=tmp_path, total=99.0, engine="spark")
+        make_plan([questions], bundle, total=99.0, engine="spark", out=tmp_path)

@@ -135,14 +135,14 @@ def test_periods_that_have_ended_are_listed_on_request(config: Path) -> None:
 
 def test_an_operator_can_only_raise_what_was_spent(config: Path) -> None:
     for amount, spent, held in ((1.0, 2.0, 7.0), (9.5, 9.5, 14.5), (8.0, 9.5, 14.5)):
-        rows = list_caps(config, set_spent=(MONEY, amount))["accounts"]
+        rows = list_caps(config, set_spent={MONEY: amount})["accounts"]
         (row,) = (row for row in rows if row["name"] == MONEY)
         assert (row["spent"], row["held"]) == (pytest.approx(spent), pytest.approx(held))
 
 
 def test_an_account_that_is_lost_can_be_set(tmp_path: Path) -> None:
     write_values(tmp_path, {"pacing/virtual/samples": "of no cap"})
-    found = list_caps(write_config(tmp_path), set_spent=(TOKENS, 40.2))["accounts"]
+    found = list_caps(write_config(tmp_path), set_spent={TOKENS: 40.2})["accounts"]
     assert [(row["name"], row["spent"], row["replicas"]) for row in found] == [(TOKENS, 41, 0)]
 
 
@@ -161,7 +161,7 @@ def test_a_wrong_name_or_amount_changes_nothing(
 ) -> None:
     before = list_caps(config)
     with pytest.raises(ConfigError, match=complaint):
-        list_caps(config, set_spent=(name, amount))
+        list_caps(config, set_spent={name: amount})
     assert list_caps(config) == before
 
 
@@ -210,7 +210,7 @@ def test_what_an_operator_sets_counts_for_replicas(tmp_path: Path) -> None:
             await register.close()
 
     write_values(tmp_path, {"pacing/virtual/samples": "of no cap"})
-    list_caps(config, set_spent=(TOKENS, 400.0))
+    list_caps(config, set_spent={TOKENS: 400.0})
     for _ in range(2):
         running = {"running": 1, "status": "complete", "waiting_for": []}
         assert asyncio.run(spend()) == running
@@ -226,6 +226,6 @@ def test_accounts_in_redis_are_listed_without_the_password(tmp_path: Path) -> No
     with serve_redis() as server:
         assert server.send("CONFIG SET requirepass secret").startswith("+OK")
         url = server.url.replace("redis://", "redis://:secret@")
-        found = list_caps(write_config(tmp_path, url), set_spent=(MONEY, 3.0))
+        found = list_caps(write_config(tmp_path, url), set_spent={MONEY: 3.0})
     assert found["store"] == f"127.0.0.1:{server.port}"
     assert [(row["name"], row["spent"]) for row in found["accounts"]] == [(MONEY, 3)]

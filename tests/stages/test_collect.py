@@ -141,7 +141,7 @@ def test_random_kills_lose_no_stored_sample_and_repeat_none(tmp_path: Path) -> N
     questions, wanted = write_questions(tmp_path, count), 25 * count
     prices = ("--token-prices", str(write_prices(tmp_path)))
     with serve_fake(FakeSettings(latency_s=0.15, n="ignored")) as fake:
-        more = ("--samples", "25", "--concurrency", "8", *prices)
+        more = ("--samples", "25", "--config", "concurrency=8", *prices)
         save_cached(cache_path(), fake.base_url, "fake", Capabilities(), ttl_s=3600)  # no probes
         for _ in range(KILLS):
             calls, before = fake.stats()["calls"], stored_rows(run)
@@ -177,7 +177,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 40), tmp_path / "run"
     with serve_fake(FakeSettings(latency_s=0.2)) as fake:
         save_cached(cache_path(), fake.base_url, "fake", Capabilities(), ttl_s=3600)  # no probes
-        more = ("--samples", "4", "--concurrency", "8")
+        more = ("--samples", "4", "--config", "concurrency=8")
         first = subprocess.Popen(command(questions, run, fake, *more), stdout=subprocess.PIPE)
         while not fake.stats()["calls"]:
             time.sleep(0.01)
@@ -192,7 +192,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 def test_interrupt_stores_running_calls(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 60), tmp_path / "run"
     with serve_fake(FakeSettings(latency_s=0.2, n="ignored")) as fake:
-        more = ("--samples", "20", "--concurrency", "8")
+        more = ("--samples", "20", "--config", "concurrency=8")
         probe_run(base_url=fake.base_url, model="fake")
         before = fake.stats()["choices"]
         process = subprocess.Popen(
@@ -248,8 +248,8 @@ def test_max_cost_holds(tmp_path: Path) -> None:
         (("--arm", "name=a,colour=b"), "has no 'colour'"),
         (("--arm", "name=a,samples=many"), "arm 'a'"),
         (("--max-cost", "3"), "needs prices"),
-        (("--prompt", "nothing"), "{question}"),
-        (("--few-shot", "/nowhere"), "/nowhere: No such file"),
+        (("--config", "prompt=nothing"), "{question}"),
+        (("--config", "few-shot=/nowhere"), "/nowhere: No such file"),
         (("--grader", "none"), "there is no grader 'none'"),
         (("--arm", "oops"), "is not an arm such as"),
     ],
@@ -312,7 +312,7 @@ def test_arms_are_tables_of_a_file_of_options(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [(), ("--completion",)])
+@pytest.mark.parametrize("kind", [(), ("--config", "completion=true")])
 def test_log_probabilities_of_the_answer_are_recorded(
     tmp_path: Path, kind: tuple[str, ...]
 ) -> None:
@@ -351,7 +351,14 @@ def test_samples_with_other_settings_are_refused(tmp_path: Path) -> None:
     with serve_fake(FakeSettings()) as fake:
         assert collect(questions, run, fake, "--samples", "4")[0] == 0
         before = (run / "samples.parquet").read_bytes()
-        other = ("--samples", "2", "--temperature", "0.2", "--prompt", "Say: {question}")
+        other = (
+            "--samples",
+            "2",
+            "--config",
+            "temperature=0.2",
+            "--config",
+            "prompt=Say: {question}",
+        )
         code, _, error = collect(questions, run, fake, *other)
         assert code == 1
         assert "'default' with another prompt and settings" in error
@@ -369,7 +376,7 @@ def write_prices(path: Path) -> Path:
 @pytest.mark.slow
 def test_maximum_cost_counts_what_is_stored(tmp_path: Path) -> None:
     questions, prices = write_questions(tmp_path, 400), write_prices(tmp_path)
-    options = ("--token-prices", str(prices), "--samples", "1", "--concurrency", "16")
+    options = ("--token-prices", str(prices), "--samples", "1", "--config", "concurrency=16")
     with serve_fake(FakeSettings(latency_s=0.05)) as fake:
         save_cached(cache_path(), fake.base_url, "fake", Capabilities(), ttl_s=3600)  # no probes
         run = tmp_path / "run"
@@ -387,7 +394,7 @@ def test_maximum_cost_counts_what_is_stored(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_calls_of_a_killed_collector_count_at_their_maximum_cost(tmp_path: Path) -> None:
     questions, prices = write_questions(tmp_path, 100), write_prices(tmp_path)
-    options = ("--token-prices", str(prices), "--samples", "1", "--concurrency", "8")
+    options = ("--token-prices", str(prices), "--samples", "1", "--config", "concurrency=8")
     faults = ("ok",) * 4 + ("stall",) * 8
     with serve_fake(FakeSettings(fault_script=faults)) as fake:
         save_cached(cache_path(), fake.base_url, "fake", Capabilities(), ttl_s=3600)  # no probes
@@ -410,7 +417,7 @@ def test_interrupted_replies_count_at_their_maximum_cost(tmp_path: Path) -> None
     questions, run, prices = write_questions(tmp_path, 40), tmp_path / "run", tmp_path / "p.toml"
     prices.write_text("[models.fake]\ninput = 0.0\noutput = 10.0\n")
     settings = FakeSettings(fault_rates={"half": 0.5}, completion_tokens=20, record_calls=True)
-    options = ("--token-prices", str(prices), "--samples", "2", "--max-tokens", "30")
+    options = ("--token-prices", str(prices), "--samples", "2", "--config", "max-tokens=30")
     with serve_fake(settings) as fake:
         save_cached(cache_path(), fake.base_url, "fake", Capabilities(), ttl_s=3600)  # no probes
         code, arm, _ = collect(questions, run, fake, *options, "--max-cost", "0.012")

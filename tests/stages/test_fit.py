@@ -150,8 +150,17 @@ def test_other_directories_are_not_overwritten(many: Path, tmp_path: Path) -> No
 
 
 def test_command_line_prints_the_verdict_and_the_next_command(many: Path, tmp_path: Path) -> None:
-    words = ["fit", str(many), "--out", str(tmp_path / "b"), "--budget", "2", "--levels", "1,2,4"]
-    words += ["--policy", "early-stopping", "--run", str(tmp_path / "run")]
+    words = [
+        "fit",
+        str(many),
+        "--out",
+        str(tmp_path / "b"),
+        "--budget",
+        "2",
+        "--config",
+        "levels=1,2,4",
+    ]
+    words += ["--config", "policy=early-stopping", "--config", f"run={tmp_path / 'run'}"]
     shown = CliRunner().invoke(cli, words)
     assert shown.exit_code == 0, shown.output
     assert "Verdict: " in shown.output
@@ -159,15 +168,15 @@ def test_command_line_prints_the_verdict_and_the_next_command(many: Path, tmp_pa
     document = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
     assert document["next"] in shown.output
     assert document["steps_skipped"] == STEPS
-    wrong = CliRunner().invoke(cli, [*words, "--samples", "3"])
-    assert (wrong.exit_code, "--samples" in wrong.output) == (2, True)
+    wrong = CliRunner().invoke(cli, [*words, "--config", "samples=3"])
+    assert (wrong.exit_code, "samples needs --base-url" in wrong.output) == (2, True)
 
 
 def test_commands_that_write_a_bundle_print_its_digest(many: Path, tmp_path: Path) -> None:
     run, bundle = str(tmp_path / "run"), tmp_path / "b"
-    rule = ["--policy", "early-stopping", "--levels", "1,2,4", "--out", str(bundle)]
+    rule = ["--config", "policy=early-stopping", "--config", "levels=1,2,4", "--out", str(bundle)]
     for words in (
-        ["fit", str(many), *rule, "--run", run, "--budget", "2"],
+        ["fit", str(many), *rule, "--config", f"run={run}", "--budget", "2"],
         ["research", "train", run, *rule],
         ["research", "calibrate", run, "--bundle", str(bundle), "--budget", "2"],
     ):

@@ -234,10 +234,10 @@ def test_samples_come_from_a_source_or_from_arms(
 def test_arms_are_options_of_the_command(two_arms: dict[str, Path], tmp_path: Path) -> None:
     options = [word for name, path in two_arms.items() for word in ("--arm", f"{name}={path}")]
     command = ["research", "import", "--run", str(tmp_path / "run"), *options]
-    done = CliRunner().invoke(cli, [*command, "--no-pool", "--json"])
+    done = CliRunner().invoke(cli, [*command, "--config", "pool-answers=false", "--json"])
     assert done.exit_code == 0
     assert [arm["arm"] for arm in json.loads(done.stdout)["arms"]] == ["low", "high"]
-    assert "do not pool" in CliRunner().invoke(cli, [*command, "--no-pool"]).stdout
+    assert "do not pool" in CliRunner().invoke(cli, [*command, "--config", "pool-answers=false"]).stdout
     for wrong in (["--arm", "low"], ["--arm", f"low={two_arms['high']}"]):
         assert CliRunner().invoke(cli, [*command, *wrong]).exit_code == 2
 

@@ -79,7 +79,7 @@ def compare_commands(run: Path, place: Path, policy: str, costs: tuple[object, .
     )
     run_command("research", "train", run, "--policy", policy, "--out", bundle, *costs)
     calibrated = run_command("research", "calibrate", run, "--bundle", bundle, "--budget", budget)
-    page = ("--policy", policy, "--policies", "retry", "--out", place / "page.html")
+    page = ("--policy", policy, "--config", "policies=retry", "--out", place / "page.html")
     reported = run_command("report", run, "--budget", budget, *page, *costs)
     document = json.loads((run / "report.json").read_text(encoding="utf-8"))
     point = document["operating_points"][document["selected"]]

@@ -5,14 +5,13 @@ Each command parses its options, calls one stage and prints the result. It compu
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from adacompute.cli.definition import DIRECTORY, command
-from adacompute.cli.options import RUN, common
+from adacompute.cli.options import RUN
 from adacompute.cli.output import (
     NOTHING,
     format_amount,
@@ -24,39 +23,31 @@ from adacompute.cli.output import (
     progress,
     show,
 )
-from adacompute.options.research import ArmsOptions
+from adacompute.options.main import SpendOptions
+from adacompute.options.research import ArmsOptions, ReplayOptions
 
 Result = dict[str, Any]
 
 
-@click.command("replay")
-@click.argument("log", metavar="LOG", type=RUN)
-@click.option("--bundle", type=RUN, required=True, help="Bundle that made the decisions.")
-@click.option("--budget", type=float, required=True, help="Mean cost per request to replay at.")
-@common
-def replay(*, log: Path, bundle: Path, budget: float, as_json: bool) -> None:
-    """Replay a gateway's decision log at another budget."""
+@command("replay", ReplayOptions, click.argument("log", metavar="LOG", type=RUN))
+def replay(*, log: Path, options: ReplayOptions, as_json: bool) -> None:
+    """Replay a log."""
     from adacompute.stages.replay import replay_log
 
-    show(replay_log(log, bundle, budget=budget), _print_replay, as_json=as_json)
+    show(replay_log(log, options=options), _print_replay, as_json=as_json)
 
 
-@command(
-    "arms",
-    ArmsOptions,
-    DIRECTORY,
-    click.option("--all", "show_all", is_flag=True, help="List dominated levels too."),
-)
-def arms(*, run: Path, show_all: bool, options: ArmsOptions, as_json: bool) -> None:
+@command("arms", ArmsOptions, DIRECTORY)
+def arms(*, run: Path, options: ArmsOptions, as_json: bool) -> None:
     """Compare arms."""
     from adacompute.stages.arms import list_arms
 
     with progress("Comparing arms") as report:
         result = list_arms(run, options=options, progress=report)
-    show(result, partial(_print_arms, show_all=show_all), as_json=as_json)
+    show(result, print_arms, as_json=as_json)
 
 
-def _print_arms(result: Result, *, show_all: bool) -> None:
+def print_arms(result: Result) -> None:
     """Print efficient levels by rising cost, and the best level of each arm that has none."""
     rows = sorted(result["rows"], key=lambda row: row["cost"])
     has_efficient = {row["arm"] for row in rows if row["efficient"]}
@@ -65,7 +56,7 @@ def _print_arms(result: Result, *, show_all: bool) -> None:
         if row["arm"] not in has_efficient:
             held = best.setdefault(row["arm"], row)
             best[row["arm"]] = row if row["accuracy"] > held["accuracy"] else held
-    shown = [row for row in rows if show_all or row["efficient"] or row is best.get(row["arm"])]
+    shown = [row for row in rows if row["efficient"] or row is best.get(row["arm"])]
     title = f"Arms by mean cost in {result['unit']}, {result['questions']} questions"
     print_rows(title, [_describe_level(row, result["confidence"]) for row in shown])
     efficient = [_level_name(row) for row in rows if row["efficient"]]
@@ -92,11 +83,10 @@ def _describe_level(row: Result, confidence: float) -> Result:
     }
 
 
-@click.command("spend")
-@click.argument("directory", metavar="DIR", type=RUN)
-@common
-def spend(*, directory: Path, as_json: bool) -> None:
-    """Sum what a gateway's calls cost (spend DIR), or list its caps."""
+@command("spend", SpendOptions, click.argument("directory", metavar="DIR", type=RUN))
+def spend(*, directory: Path, options: SpendOptions, as_json: bool) -> None:
+    """Sum what was spent."""
+    del options
     from adacompute.stages.spend import sum_spend
 
     show(sum_spend(directory), _print_spend, as_json=as_json)

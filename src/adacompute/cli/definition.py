@@ -6,6 +6,7 @@ options of the group. It does not know what they mean.
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -16,6 +17,8 @@ from typing import Any
 import click
 
 from adacompute.cli.options import (
+    AS_JSON,
+    CONFIG,
     NAMES,
     NUMBERS,
     RUN,
@@ -23,8 +26,9 @@ from adacompute.cli.options import (
     ArmOption,
     Limit,
     NamedPair,
-    common,
+    Setting,
     is_given,
+    option_key,
     refuse_repeated,
 )
 from adacompute.options.definition import ABOUT, NEEDS, About
@@ -48,26 +52,62 @@ def command(
             function(**given, options=_build(ctx, kind, own), as_json=as_json)
 
         declared = _declare(kind)
-        made = click.command(name, help=kind.__doc__)(call)
+        made = click.command(name, cls=Command, help=_format_help(kind.__doc__ or ""))(call)
         for argument in arguments:
             argument(made)
         made.params += declared
-        return common(made)
+        has_settings = any(isinstance(one, Setting) for one in declared)
+        return AS_JSON(CONFIG(made) if has_settings else made)
 
     return wrap
 
 
-def _declare(kind: type[Any], *, is_group: bool = False) -> list[click.Option]:
+class Command(click.Command):
+    """A command whose help ends with its settings, which are no options of the command line."""
+
+    def format_epilog(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        """Name the settings."""
+        names = [option_key(one) for one in self.params if isinstance(one, Setting)]
+        if names:
+            formatter.write_paragraph()
+            formatter.write_text(f"Settings for --config: {', '.join(sorted(names))}.")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments; say how a setting is given."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.removeprefix("--")
+            if not any(isinstance(one, Setting) and option_key(one) == name for one in self.params):
+                raise
+            raise click.UsageError(f"{name} is a setting: give --config {name}=VALUE") from None
+
+
+def _format_help(text: str) -> str:
+    """Return the help of a command; click keeps the lines of its example."""
+    return inspect.cleandoc(text).replace("\n\nadacompute ", "\n\n\b\n  adacompute ")
+
+
+def _declare(kind: type[Any]) -> list[click.Option]:
+    """Return the options of a class in the order of its list, and then the settings."""
+    found = _list_options(kind, getattr(kind, "OPTIONS", None))
+    order = {name: place for place, name in enumerate(getattr(kind, "OPTIONS", ()))}
+    return sorted(found, key=lambda one: order.get(one.name or "", len(order)))
+
+
+def _list_options(
+    kind: type[Any], shown: Sequence[str] | None, *, is_group: bool = False
+) -> list[click.Option]:
     """Return the options of a class, those of its groups among them."""
     types, found = typing.get_type_hints(kind), []
-    own_first = sorted(fields(kind), key=lambda one: one.name not in kind.__annotations__)
-    for one in own_first:
+    for one in fields(kind):
         type_ = _plain(types[one.name])
         if _is_group(type_):
-            found += _declare(type_, is_group=True)
+            found += _list_options(type_, shown, is_group=True)
         else:
             is_required = one.default is MISSING and not is_group
-            found.append(_make_option(one, type_, is_required=is_required))
+            made = Setting if shown is not None and one.name not in shown else click.Option
+            found.append(_make_option(one, type_, made, is_required=is_required))
     return found
 
 
@@ -85,7 +125,8 @@ def _build_group(
     ctx: click.Context, one: Field[Any], kind: type[Any], given: Mapping[str, Any]
 ) -> Any:  # noqa: ANN401 - of the class
     """Return a group of options; None if nothing of it is given."""
-    words = [own.opts[0] for own in _declare(kind) if is_given(ctx, own.name or "")]
+    names = {own.name for own in _list_options(kind, ())}
+    words = [_word(own) for own in ctx.command.params if own.name in names and is_given(ctx, own)]
     if not words:
         return None
     needs = [(own.name, _help(own)) for own in fields(kind) if own.default is MISSING]
@@ -95,6 +136,11 @@ def _build_group(
             verb = "needs" if len(words) == 1 else "need"
             raise click.UsageError(f"{', '.join(words)} {verb} --{name}, {meaning}")
     return _build(ctx, kind, given)
+
+
+def _word(option: click.Parameter) -> str:
+    """Return how errors call an option, or a setting."""
+    return option_key(option) if isinstance(option, Setting) else option.opts[0]
 
 
 def _is_group(type_: Any) -> bool:  # noqa: ANN401 - a type
@@ -119,6 +165,7 @@ def _plain(type_: Any) -> Any:  # noqa: ANN401 - a type
 def _make_option(
     one: Field[Any],
     type_: Any,  # noqa: ANN401 - a type
+    made: type[click.Option],
     *,
     is_required: bool,
 ) -> click.Option:
@@ -129,7 +176,7 @@ def _make_option(
     known["required"] = is_required
     origin, inner = typing.get_origin(type_), typing.get_args(type_)
     if type_ is bool:
-        known |= {"is_flag": True, "flag_value": one.default is not True}
+        known["is_flag"] = True
     elif about.choices:
         known["type"] = click.Choice(about.choices)
     elif origin is Mapping:
@@ -145,4 +192,4 @@ def _make_option(
         default = one.default
         shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
         known |= {"default": shown, "show_default": True}
-    return click.Option([name, one.name], **known)
+    return made([name, one.name], **known)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from adacompute.cli.definition import command
-from adacompute.cli.options import API_KEY_ENV, RUN, common
+from adacompute.cli.options import RUN
 from adacompute.cli.output import (
     format_amount,
     format_percent,
@@ -25,7 +25,7 @@ from adacompute.cli.output import (
     progress,
     show,
 )
-from adacompute.options.main import CollectOptions, ProbeOptions
+from adacompute.options.main import CapsOptions, CollectOptions, ProbeOptions, ServeOptions
 
 Result = dict[str, Any]
 
@@ -67,57 +67,23 @@ def collect(
         sys.exit(1)
 
 
-@click.command("serve")
-@click.option("--bundle", type=RUN, help="Bundle of the policy; 'example' ships with the package.")
-@click.option(
-    "--base-url",
-    "base_urls",
-    multiple=True,
-    help="URL of the upstream, ending in /v1 (default: OPENAI_BASE_URL); repeat it for several.",
-)
-@click.option("--budget", type=float, help="Mean cost per request, in the bundle's unit.")
-@click.option("--model", help="Model to serve, if the bundle names none.")
-@click.option("--grader", help="Grader instead of the bundle's; needed for a command (cmd:…).")
-@click.option("--bundle-digest", help="Digest that 'fit' printed: refuse another bundle.")
-@click.option("--host", help="Address to listen on (default: 127.0.0.1).")
-@click.option("--port", type=int, help="Port to listen on (default: 8000).")
-@click.option("--admin-port", type=int, help="Port of /ready and /metrics (default: port + 1).")
-@click.option("--workers", type=int, help="Number of processes (default: 1).")
-@click.option("--log", type=RUN, help="Directory of the decision log.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="Lines on standard error.")
-@click.option("--config", type=RUN, help="TOML file with a table [serve].")
-@click.option("--accept-verdict", is_flag=True, help="Serve a policy whose verdict is not 'gain'.")
-@click.option("--check", is_flag=True, help="Check the configuration and exit.")
-@click.option("--json", "as_json", is_flag=True, help="With --check, print one JSON document.")
-@API_KEY_ENV
-def serve(*, check: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
-    """Run an OpenAI-compatible gateway that holds a mean budget."""
+@command("serve", ServeOptions)
+def serve(*, options: ServeOptions, as_json: bool) -> None:
+    """Run a gateway."""
     from adacompute.stages.serve import check_serving, configure, start_serving
 
-    if check:
-        show(check_serving(configure(**options)), _print_serving, as_json=as_json)
+    if options.check:
+        show(check_serving(configure(options=options)), _print_serving, as_json=as_json)
         return
     start_serving(options, lambda line: click.echo(f"adacompute: {line}", err=True))
 
 
-@click.command("caps")
-@click.argument("path", metavar="CONFIG", type=RUN)
-@click.option("--all-periods", is_flag=True, help="Also list days and months that have ended.")
-@click.option(
-    "--set-spent",
-    type=(str, float),
-    metavar="NAME AMOUNT",
-    help="Say that at least this was spent, for example after all data were lost.",
-)
-@common
-def caps(
-    *, path: Path, all_periods: bool, set_spent: tuple[str, float] | None, as_json: bool
-) -> None:
-    """List what was spent under the caps of a gateway."""
+@command("caps", CapsOptions, click.argument("path", metavar="CONFIG", type=RUN))
+def caps(*, path: Path, options: CapsOptions, as_json: bool) -> None:
+    """List caps."""
     from adacompute.stages.caps import list_caps
 
-    result = list_caps(path, all_periods=all_periods, set_spent=set_spent)
-    show(result, _print_caps, as_json=as_json)
+    show(list_caps(path, options=options), _print_caps, as_json=as_json)
 
 
 def _print_probe(result: Result) -> None:

@@ -22,7 +22,7 @@ MOVED = {
     ("reproduce", ""): f"reproduce {REPOSITORY} RUN… --out DIR in the repository",
     ("evaluate", "--protocol"): f"evaluate --protocol {REPOSITORY} evaluate RUN in the repository",
     ("calibrate", "--accuracy-of"): "there is no --accuracy-of: use --today N, what you run now",
-    ("calibrate", "--share"): "there is no --share: use --today N and --tolerance",
+    ("calibrate", "--share"): "there is no --share: use --today N and --config tolerance=…",
     ("caps", ""): "use adacompute spend caps",
 }
 """Commands and options that were here, and what to use instead."""

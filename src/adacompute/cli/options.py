@@ -1,20 +1,20 @@
 """Options: what the commands take, on the command line or from a TOML file.
 
-A TOML file has one table per command, and in it one key per option, spelled as on the command line.
-The command line wins over the file. An unknown key is refused with the list of known ones. It does
-not know what the options mean.
+A TOML file has one table per command, and in it one key per option or setting. A setting is an
+option that few people need: it is given in such a file, or by ``--config NAME=VALUE``. The command
+line wins over ``NAME=VALUE``, and that over a file. An unknown key is refused with the list of
+known ones. It does not know what the options mean.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+from adacompute.options.definition import is_pair
 
 
 class CommaSeparated(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
@@ -53,11 +53,11 @@ class Limit(click.ParamType):  # type: ignore[type-arg]  # as above
         ctx: click.Context | None,
     ) -> tuple[str, float]:
         """Parse ``latency=3``."""
-        name, _, amount = value.partition("=")
+        name, _, amount = value.rpartition("=")
         try:
             return name, float(amount)
         except ValueError:
-            self.fail(f"{value!r} is not a limit such as latency=3", param, ctx)
+            self.fail(f"{value!r} is not an amount such as latency=3", param, ctx)
 
 
 class NamedPair(click.ParamType):  # type: ignore[type-arg]  # as above
@@ -108,15 +108,51 @@ class ArmOption(click.ParamType):  # type: ignore[type-arg]  # as above
         return {key.strip(): text.strip() for key, _, text in pairs}
 
 
-def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """Take options from the command's table of a TOML file; the command line wins over it."""
-    if path is None:
-        return
+class Setting(click.Option):
+    """An option that is given in a file, or by ``--config NAME=VALUE``."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # noqa: ANN401 - click's own
+        """Add nothing: the command line has no such option."""
+
+    def get_help_record(self, ctx: click.Context) -> None:
+        """Return nothing: the help names settings in one sentence."""
+
+    def get_error_hint(self, _: click.Context | None) -> str:
+        """Return the name by which errors call it."""
+        return repr(option_key(self))
+
+
+def option_key(option: click.Parameter) -> str:
+    """Return the name of an option in a file."""
+    return option.opts[0].removeprefix("--")
+
+
+def read_config(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -> None:
+    """Take options from tables of TOML files, and from pairs NAME=VALUE, which win over them."""
+    pairs = [source.partition("=") for source in sources if is_pair(source)]
+    given: dict[str, Any] = {}
+    for source in sources:
+        if not is_pair(source):
+            given |= _read_file(ctx, Path(source))
+    own: dict[str, Any] = {}
+    for key, _sign, text in pairs:
+        option = _find_option(ctx, key, "--config")
+        value: Any = text
+        if option.is_flag:
+            if text not in ("true", "false"):
+                raise click.UsageError(f"--config: {key} must be true or false, got {text!r}")
+            value = text == "true"
+        name = option.name or ""
+        own[name] = [*own.get(name, ()), value] if option.multiple else value
+    ctx.default_map = {**(ctx.default_map or {}), **given, **own}
+
+
+def _read_file(ctx: click.Context, path: Path) -> dict[str, Any]:
+    """Return the options in the command's table of a file."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise click.UsageError(f"{path} cannot be read as TOML: {error}") from None
-    command = ctx.info_name or ""
     commands = _list_names(ctx.find_root().command)
     for name, table in tables.items():
         if name not in commands or not isinstance(table, dict):
@@ -124,23 +160,29 @@ def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
                 f"{path}: {name!r} is not a table of options of a command: "
                 f"use [{'], ['.join(commands)}]"
             )
-    options = {
-        option.opts[-1].removeprefix("--"): option
-        for option in ctx.command.params
-        if isinstance(option, click.Option) and option.name != "config"
-    }
     given = {}
-    for name, value in tables.get(command, {}).items():
-        if name not in options:
-            raise click.UsageError(
-                f"{path}: {command!r} has no option {name!r}; it has {', '.join(sorted(options))}"
-            )
-        option = options[name]
+    for name, value in tables.get(ctx.info_name or "", {}).items():
+        option = _find_option(ctx, name, str(path))
         text = _write(value, option)
         if text is None:
             raise click.UsageError(f"{path}: {name} must be {_expected(option)}, got {value!r}")
         given[option.name or ""] = text
-    ctx.default_map = {**(ctx.default_map or {}), **given}
+    return given
+
+
+def _find_option(ctx: click.Context, name: str, where: str) -> click.Option:
+    """Return the option that a key names."""
+    options = {
+        option_key(option): option
+        for option in ctx.command.params
+        if isinstance(option, click.Option) and option.name != "config"
+    }
+    if (key := name.replace("_", "-")) not in options:
+        raise click.UsageError(
+            f"{where}: {ctx.info_name!r} has no option {name!r}; it has "
+            f"{', '.join(sorted(options))}"
+        )
+    return options[key]
 
 
 def _list_names(command: click.Command) -> list[str]:
@@ -181,41 +223,20 @@ def _expected(option: click.Option) -> str:
     return "one number" if is_number else "one text"
 
 
-def common(function: F) -> F:
-    """Give a command the options that all commands share."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-    config = click.option(
-        "--config",
-        type=click.Path(path_type=Path, dir_okay=False),
-        is_eager=True,
-        expose_value=False,
-        callback=read_config,
-        help="TOML file of options, with one table per command.",
-    )
-    return as_json(config(function))
-
-
-RUN = click.Path(path_type=Path)
-TOKEN_PRICES = click.option(
-    "--token-prices",
-    type=RUN,
-    help="File of token prices, for the unit money: TOML, or LiteLLM's list (.json).",
-)
-PRICE_AS = click.option(
-    "--price-as",
-    type=NamedPair("MODEL=LISTED", "gpt-5.2-2025-12-11=gpt-5.2"),
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+CONFIG = click.option(
+    "--config",
+    metavar="FILE|NAME=VALUE",
     multiple=True,
-    callback=refuse_repeated,
-    help="Price a model as one that the file lists; may be repeated.",
+    is_eager=True,
+    expose_value=False,
+    callback=read_config,
+    help="TOML file with a table for this command, or one of its settings; may be repeated.",
 )
-API_KEY_ENV = click.option(
-    "--api-key-env",
-    default="OPENAI_API_KEY",
-    show_default=True,
-    help="Environment variable that holds the API key, if the server needs one.",
-)
+RUN = click.Path(path_type=Path)
 
 
-def is_given(ctx: click.Context, name: str) -> bool:
+def is_given(ctx: click.Context, option: click.Parameter) -> bool:
     """Return whether an option was set on the command line or in a TOML file."""
-    return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+    source = ctx.get_parameter_source(option.name or "")
+    return source is not click.core.ParameterSource.DEFAULT

@@ -80,7 +80,7 @@ def read_arms(
     if len(set(names)) != len(names):
         raise ConfigError(f"arms must have different names, got {names}")
     if price_as and token_prices is None:
-        raise ConfigError("--price-as names a listed model: give the list with --token-prices")
+        raise ConfigError("price-as names a listed model: give the list with --token-prices")
     if token_prices is not None:
         price_list = parse_token_prices(token_prices, price_as)
         specs = [

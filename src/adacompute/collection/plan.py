@@ -137,7 +137,7 @@ def read_plan(source: str, options: CollectOptions) -> Plan:
 def _adaptive(budget: float | None, *, adaptive: bool) -> float | None:
     """Return the budget of an adaptive collection, or None for a full one."""
     if budget is not None and not adaptive:
-        raise ConfigError("--budget needs --adaptive: add it, or leave --budget out")
+        raise ConfigError("budget needs adaptive=true: add it, or leave budget out")
     if budget is not None and not 1 <= budget < float("inf"):
         raise ConfigError(f"budget must be at least 1 sample per question, got {budget:g}")
     return (ADAPTIVE_BUDGET if budget is None else budget) if adaptive else None
@@ -152,7 +152,7 @@ def _check_keys(plan: Plan) -> None:
     if None in gold:
         raise ConfigError(
             f"adaptive collection needs a reference answer for every question, and "
-            f"{names[gold.index(None)]!r} has none: collect without --adaptive"
+            f"{names[gold.index(None)]!r} has none: collect without adaptive"
         )
 
 
@@ -175,7 +175,7 @@ def _check_money(plan: Plan) -> None:
     if plan.scorer is not None:
         check_url(plan.scorer)
     elif not scores.is_free:
-        raise ConfigError("--scorer-price needs a scorer: give its URL with --scorer")
+        raise ConfigError("scorer-price needs a scorer: give its URL, scorer=URL")
     if plan.is_free and plan.max_cost is not None:
         raise ConfigError("--max-cost needs prices: give a file of them with --token-prices")
 

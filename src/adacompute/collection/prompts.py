@@ -41,7 +41,7 @@ def find_form(prompt: str, grader: str) -> str:
     if grader not in COT_FORMS:
         known = " and ".join(COT_FORMS)
         raise ConfigError(
-            f"--prompt {COT} is for the graders {known}, not {grader!r}: write a template with "
+            f"prompt={COT} is for the graders {known}, not {grader!r}: write a template with "
             "{question}"
         )
     return COT_FORMS[grader]

@@ -140,7 +140,7 @@ def read_token_prices(
     models, only those of the run are kept.
     """
     if path is None and price_as:
-        raise ConfigError("--price-as names a listed model: give the list with --token-prices")
+        raise ConfigError("price-as names a listed model: give the list with --token-prices")
     if path is None:
         return None
     if "money" not in units:
@@ -162,7 +162,7 @@ def select_token_prices(
     if not named:
         raise ConfigError(
             f"the samples record no model, so their prices cannot be found in {path}: name the "
-            "listed model that they are from (--price-as MODEL=LISTED)"
+            "listed model that they are from (--config price-as=MODEL=LISTED)"
         )
     return {model: find_token_prices(price_list, model) for model in named}
 

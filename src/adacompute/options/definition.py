@@ -9,12 +9,17 @@ imports no other module of the package, so that ``--help`` stays fast.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 ABOUT, NEEDS = "option", "needs"
 """Keys of the metadata of a field."""
+
+PAIR = re.compile(r"[A-Za-z][\w.-]*=.*", re.DOTALL)
+"""One setting, such as ``seed=1``."""
 
 Kind = TypeVar("Kind")
 Result = TypeVar("Result")
@@ -82,3 +87,8 @@ def select(kind: type[Kind], options: object, **others: Any) -> Kind:  # noqa: A
     known = vars(options)
     shared = {one.name: known[one.name] for one in fields(kind) if one.name in known}  # type: ignore[arg-type]
     return kind(**shared | others)
+
+
+def is_pair(source: str) -> bool:
+    """Whether a value of ``--config`` is NAME=VALUE, and not the name of a file."""
+    return PAIR.fullmatch(source) is not None and not Path(source).exists()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from adacompute.core.errors import ConfigError
 from adacompute.options.definition import group, option
@@ -14,6 +15,7 @@ from adacompute.options.shared import (
     CostOptions,
     EvidenceOptions,
     GoldOptions,
+    KeyOptions,
     LevelOptions,
     NameOptions,
     PriceOptions,
@@ -29,7 +31,10 @@ from adacompute.options.shared import (
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """Run the pipeline on the example samples, or on your own file."""
+    """Run the pipeline on the example samples, or on your own file.
+
+    adacompute demo
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +47,22 @@ class FitOptions(
     ConfidenceOptions,
     SeedOptions,
 ):
-    """Go from samples to a calibrated bundle, a report and a verdict."""
+    """Go from samples to a calibrated bundle, a report and a verdict.
+
+    adacompute fit samples.csv --today 5 --out policy
+    """
+
+    OPTIONS: ClassVar = (
+        "today",
+        "budget",
+        "out",
+        "grader",
+        "unit",
+        "token_prices",
+        "arms",
+        "base_url",
+        "model",
+    )
 
     budget: float | None = option("Mean cost per question (or give --today).", None)
     today: TodayOptions | None = None
@@ -62,7 +82,7 @@ class FitOptions(
 
     def __post_init__(self) -> None:
         if self.same_answer is not None and self.today is None:
-            raise ConfigError("--same-answer needs --today, what you run now, such as 5")
+            raise ConfigError("same-answer needs --today, what you run now, such as 5")
         if self.sampling is not None and self.base_url is None:
             raise ConfigError("options of a collection need --base-url, to collect samples first")
 
@@ -71,14 +91,24 @@ class FitOptions(
 class EvaluateOptions(
     LevelOptions, ScoringOptions, RoundOptions, EvidenceOptions, SavingOptions, SeedOptions
 ):
-    """Score policies on questions they were not fitted to."""
+    """Score policies on questions they were not fitted to.
+
+    adacompute evaluate policy.run --today 5
+    """
+
+    OPTIONS: ClassVar = ("today", "budgets", "policies", "levels", "unit", "token_prices")
 
     rounds: int | None = option("Maximum rounds of samples per question.", None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(PriceOptions, SavingOptions):
-    """Write a page that shows what a budget buys, and why."""
+    """Write a page that shows what a budget buys, and why.
+
+    adacompute report policy.run --out report.html
+    """
+
+    OPTIONS: ClassVar = ("out", "today", "budget", "policy", "unit", "token_prices")
 
     out: Path = option("File of the page, such as report.html.")
     budget: float | None = option(
@@ -100,15 +130,120 @@ class ReportOptions(PriceOptions, SavingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectOptions(SamplingOptions, ServerOptions, PriceOptions, SeedOptions):
-    """Sample what a run lacks from any OpenAI-compatible server."""
+    """Sample what a run lacks from any OpenAI-compatible server.
+
+    adacompute collect questions.jsonl --run run --base-url URL --model NAME --grader numeric
+    """
+
+    OPTIONS: ClassVar = (
+        "model",
+        "base_url",
+        "grader",
+        "samples",
+        "arms",
+        "max_cost",
+        "token_prices",
+    )
 
     model: str = option("Model to sample.")
     grader: str = option(GRADERS)
-    budget: float | None = option("Mean samples per question for --adaptive (default: 2).", None)
+    budget: float | None = option("Mean samples per question for adaptive (default: 2).", None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions(ServerOptions):
-    """Find out what a server does with n, seed, logprobs and usage."""
+    """Find out what a server does with n, seed, logprobs and usage.
+
+    adacompute probe --base-url URL --model NAME
+    """
+
+    OPTIONS: ClassVar = ("model", "base_url")
 
     model: str = option("Model to probe.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """Run an OpenAI-compatible gateway that holds a mean budget.
+
+        adacompute serve --bundle policy --base-url URL --budget 2
+
+    Without --base-url, the variable OPENAI_BASE_URL is read; the key of the server is in
+    OPENAI_API_KEY. Every setting is in the configuration reference.
+    """
+
+    bundle: Path | None = option("Bundle of the policy; 'example' ships with the package.", None)
+    base_urls: Sequence[str] = option(
+        "URL of the upstream, ending in /v1; may be repeated.",
+        (),
+        name="base-url",
+        is_repeated=True,
+    )
+    budget: float | None = option("Mean cost per request, in the bundle's unit.", None)
+    model: str | None = option("Model to serve, if the bundle names none.", None)
+    grader: str | None = option("Grader instead of the bundle's; needed for cmd:COMMAND.", None)
+    host: str | None = option("Address to listen on (default: 127.0.0.1).", None)
+    port: int | None = option("Port to listen on (default: 8000).", None)
+    workers: int | None = option("Number of processes (default: 1).", None)
+    accept_verdict: bool = option("Serve a policy whose verdict is not 'gain'.", False)
+    check: bool = option("Check the configuration and exit.", False)
+    config: Sequence[str] = option(
+        "TOML file with a table [serve], or one of its settings; may be repeated.",
+        (),
+        metavar="FILE|NAME=VALUE",
+        is_repeated=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions(PriceOptions, KeyOptions):
+    """Answer files of questions under a hard total.
+
+    adacompute batch questions.jsonl --bundle policy --base-url URL --total 500 --out answers
+    """
+
+    OPTIONS: ClassVar = (
+        *("bundle", "out", "base_urls", "total", "budget", "model", "grader"),
+        *("text_column", "plan_only", "token_prices"),
+    )
+
+    bundle: Path = option("Bundle of the policy.")
+    out: Path = option("Directory of the batch; it is resumable.")
+    base_urls: Sequence[str] = option(
+        "URL of a server, ending in /v1; may be repeated.", (), name="base-url", is_repeated=True
+    )
+    total: float | None = option("What the batch may cost, in the bundle's unit.", None)
+    budget: float | None = option("Mean cost per question, instead of --total.", None)
+    model: str | None = option("Model to sample, if the bundle names none.", None)
+    grader: str | None = option("Grader instead of the bundle's; needed for cmd:COMMAND.", None)
+    max_output_tokens: int | None = option("Limit of tokens per sample.", None)
+    reserve: float = option("Share kept for calls lost in a crash.", 0.01)
+    concurrency: int = option("Maximum concurrent calls.", 64)
+    text_column: str = option("Column of the text.", "question")
+    id_column: str = option("Column of the id.", "question_id")
+    plan_only: bool = option("Plan and write first decisions; call nothing.", False)
+    engine: str = option(
+        "Run on this machine (local), or on Ray.", "local", choices=("local", "ray")
+    )
+    ray_address: str | None = option("Address of a Ray cluster (default: start one here).", None)
+    accept_verdict: bool = option("Use a policy whose verdict is not 'gain'.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendOptions:
+    """Sum what a gateway's calls cost (spend DIR), or list its caps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapsOptions:
+    """List what was spent under the caps of a gateway.
+
+    adacompute spend caps gateway.toml
+    """
+
+    all_periods: bool = option("Also list days and months that have ended.", False)
+    set_spent: Mapping[str, float] | None = option(
+        "Say that at least this was spent, for example after all data were lost.",
+        None,
+        metavar="NAME=AMOUNT",
+    )

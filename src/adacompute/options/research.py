@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from adacompute.options.definition import option
 from adacompute.options.shared import (
@@ -25,7 +26,12 @@ from adacompute.options.shared import (
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions(NameOptions, GoldOptions):
-    """Import recorded samples into a run: a file, logs or 'example'."""
+    """Import recorded samples into a run: a file, logs or 'example'.
+
+    adacompute research import samples.csv --run run
+    """
+
+    OPTIONS: ClassVar = ("arms", "gold", "grader")
 
     arms: Mapping[str, str | Path] | None = option(
         "Samples of one arm, instead of SOURCE; may be repeated.",
@@ -34,22 +40,28 @@ class ImportOptions(NameOptions, GoldOptions):
         metavar="NAME=FILE",
         example="low=low.parquet",
     )
-    pool_answers: bool = option(
-        "Equal answers of different arms are different answers.", True, name="no-pool"
-    )
+    pool_answers: bool = option("Whether equal answers of different arms are one answer.", True)
     allow_inconsistent_grades: bool = option("Accept equal answers with different grades.", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradeOptions:
-    """Grade the samples of a run, for the first time or again."""
+    """Grade the samples of a run, for the first time or again.
+
+    adacompute research grade run --grader numeric
+    """
 
     grader: str = option(GRADERS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateOptions(CostOptions):
-    """Estimate the accuracy of every level on every question."""
+    """Estimate the accuracy of every level on every question.
+
+    adacompute research estimate run
+    """
+
+    OPTIONS: ClassVar = ("levels", "method", "unit", "token_prices")
 
     levels: Sequence[int] = option("Numbers of samples to estimate.", DEFAULT_LEVELS)
     method: str = option(
@@ -66,7 +78,12 @@ class EstimateOptions(CostOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SolveOptions(CostOptions):
-    """Compute the best allocation of a budget, with an upper bound."""
+    """Compute the best allocation of a budget, with an upper bound.
+
+    adacompute research solve run --budget 2
+    """
+
+    OPTIONS: ClassVar = ("budget", "limits", "unit", "token_prices")
 
     budget: float = option("Mean cost per question.")
     limits: Mapping[str, float] | None = option(
@@ -80,7 +97,12 @@ class SolveOptions(CostOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ArmsOptions(LevelOptions, CostOptions):
-    """Compare arms: which models and efforts are efficient."""
+    """Compare arms: which models and efforts are efficient.
+
+    adacompute research arms run --unit tokens
+    """
+
+    OPTIONS: ClassVar = ("unit", "token_prices")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +115,12 @@ class TrainOptions(
     NameOptions,
     SeedOptions,
 ):
-    """Fit a policy to a run and write its bundle."""
+    """Fit a policy to a run and write its bundle.
+
+    adacompute research train run --policy sequential --out policy
+    """
+
+    OPTIONS: ClassVar = ("policy", "out", "levels", "unit", "token_prices")
 
     policy: str = option("Kind of policy, such as sequential.")
     out: Path = option("Directory of the bundle.")
@@ -109,7 +136,12 @@ class TrainOptions(
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(SavingOptions, ConfidenceOptions):
-    """Set a bundle's price on held-out questions and give a verdict."""
+    """Set a bundle's price on held-out questions and give a verdict.
+
+    adacompute research calibrate run --bundle policy --budget 2
+    """
+
+    OPTIONS: ClassVar = ("bundle", "budget", "today")
 
     bundle: Path = option("Bundle to calibrate.")
     budget: float | None = option("Mean cost per question (or give --today).", None)
@@ -121,3 +153,14 @@ class CalibrateOptions(SavingOptions, ConfidenceOptions):
     )
     margin: float = option("An interval around 0 within this size is no gain.", 0.005)
     max_rounds: int | None = option("Maximum rounds of samples per question.", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """Replay a gateway's decision log at another budget.
+
+    adacompute research replay log --bundle policy --budget 1.5
+    """
+
+    bundle: Path = option("Bundle that made the decisions.")
+    budget: float = option("Mean cost per request to replay at.")

@@ -40,5 +40,5 @@ def check_signals(bundle: Bundle, path: str, supplied: Collection[str] = ()) -> 
         raise BundleError(
             f"{path} uses {' and '.join(missing)} of each sample, which no server returns: run it "
             "in Python, where your model gives them (a gateway with a scorer gives a score), or "
-            "fit it with --evidence votes"
+            "fit it with --config evidence=votes"
         )

@@ -128,7 +128,7 @@ def _serve(document: dict[str, Any], budget: float) -> str:
 def _fit_decided(document: dict[str, Any]) -> str:
     """Return the command that builds the rule with the same answers as today."""
     words = ["adacompute", "fit", document["samples_path"], *_today(document, "today", "calls")]
-    words += ["--same-answer", "1", "--out", "BUNDLE", *_costs(document)]
+    words += ["--config", "same-answer=1", "--out", "BUNDLE", *_costs(document)]
     for name, known in (("model", document["model"]), ("grader", _grader(document))):
         words += [f"--{name}", known] if known else []
     return shlex.join(words)
@@ -141,9 +141,9 @@ def _grader(document: dict[str, Any]) -> str | None:
 
 TODAY_OPTIONS = {
     "today": "--today",
-    "calls": "--today-calls",
-    "tolerance": "--tolerance",
-    "monthly_bill": "--monthly-bill",
+    "calls": "today-calls",
+    "tolerance": "tolerance",
+    "monthly_bill": "monthly-bill",
 }
 
 
@@ -152,11 +152,12 @@ def _today(document: dict[str, Any], *names: str) -> list[str]:
     given = document["today_options"] or {}
     known = [(TODAY_OPTIONS[name], given.get(name)) for name in names or TODAY_OPTIONS]
     texts = [(option, value) for option, value in known if value is not None]
-    return [
-        word
-        for option, value in texts
-        for word in (option, f"{value:g}" if isinstance(value, float) else str(value))
-    ]
+    words: list[str] = []
+    for option, value in texts:
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        is_option = option.startswith("--")
+        words += [option, text] if is_option else ["--config", f"{option}={text}"]
+    return words
 
 
 def _costs(document: dict[str, Any]) -> list[str]:

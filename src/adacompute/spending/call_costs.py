@@ -55,7 +55,8 @@ class CallCosts:
         """Raise ConfigError if the cost of a call to a model has no upper bound."""
         if self.unit != SAMPLES and max_tokens is None:
             raise ConfigError(
-                f"a total in {self.unit} needs a limit of output tokens: give --max-output-tokens"
+                f"a total in {self.unit} needs a limit of output tokens: give "
+                "--config max-output-tokens=N"
             )
         if self.unit == MONEY:
             find_token_prices(self.token_prices, model)

@@ -227,6 +227,6 @@ def find_token_prices(price_list: TokenPriceList, model: str) -> TokenPrices:
         known = ", ".join(price_list) if is_short else f"{len(price_list)} other models"
         raise ConfigError(
             f"there are no token prices for {model!r}, only for {known}: add them to the file, or "
-            f"name the listed model whose prices it has (--price-as {model}=LISTED)"
+            f"name the listed model whose prices it has (--config price-as={model}=LISTED)"
         )
     return price_list[model]

@@ -6,9 +6,8 @@ batch that was stopped goes on. API keys are read from the environment and are n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from adacompute.batch.calls import BatchArm
@@ -25,6 +24,8 @@ from adacompute.datasets.example import locate_bundle
 from adacompute.graders.grader import load_grader
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
+from adacompute.options.definition import takes
+from adacompute.options.main import BatchOptions
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.bundle_checks import check_arms, check_signals, check_verdict
 from adacompute.spending.call_costs import MONEY, CallCosts
@@ -34,37 +35,23 @@ from adacompute.stages.inputs import no_progress, read_api_key
 from adacompute.storage.manifest import hash_path
 
 
-@dataclass(frozen=True)
-class BatchOptions:
-    """What to answer, with which policy and servers, and what it may cost."""
-
-    questions: Sequence[str]
-    bundle: Path
-    out: Path
-    base_urls: Sequence[str] = ()
-    total: float | None = None
-    budget: float | None = None
-    model: str | None = None
-    grader: str | None = None
-    token_prices: Path | None = None
-    price_as: Mapping[str, str] = field(default_factory=dict)
-    max_output_tokens: int | None = None
-    reserve: float = 0.01
-    concurrency: int = 64
-    text_column: str = "question"
-    id_column: str = "question_id"
-    accept_verdict: bool = False
-    api_key_env: str = "OPENAI_API_KEY"
-    engine: str = LOCAL
-    ray_address: str | None = None
-
-
+@takes(BatchOptions)
 def run_batch(
-    options: BatchOptions, *, report: Callable[[str], None] = no_progress
+    questions: Sequence[str],
+    options: BatchOptions,
+    *,
+    progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Plan and answer a batch, or what is left of it; return counts and costs."""
+    """Plan and answer a batch, or what is left of it; return counts and costs.
+
+    With ``plan_only``, write the first decisions of its questions, and sample nothing.
+    """
+    bundle = load_bundle(locate_bundle(options.bundle))
+    if options.plan_only:
+        return plan_questions(questions, bundle=bundle, options=options, report=progress)
     _check_engine(options)
-    bundle, source = open_batch(options)
+    columns = {"text_column": options.text_column, "id_column": options.id_column}
+    source = open_questions(questions, **columns)
     total = read_total(options.total, options.budget, source.n_questions)
     check_verdict(
         bundle,
@@ -83,7 +70,7 @@ def run_batch(
         costs.check(arm.model, arm.settings.max_tokens)
     with open_engine(options.engine, ray_address=options.ray_address) as engine:
         batch = engine.prepare(
-            bundle, source, options.out, lambda done: report(f"planning: {done}")
+            bundle, source, options.out, lambda done: progress(f"planning: {done}")
         )
     plan = make_plan(batch, total * (1 - options.reserve))
     shared: dict[str, Any] = {
@@ -99,39 +86,12 @@ def run_batch(
     if options.engine == RAY:
         parts = RayBatch(source=source, grader=grader, servers=servers, **shared)
         path = locate_bundle(options.bundle)
-        result = sample_on_ray(parts, path, address=options.ray_address, report=report)
+        result = sample_on_ray(parts, path, address=options.ray_address, report=progress)
     else:
         job = BatchJob(span=Span.all(source), bundle=bundle, grader=load_grader(grader), **shared)
-        job.on_progress = lambda done: report(str(done))
+        job.on_progress = lambda done: progress(str(done))
         result = servers.run(job)
     return result | {"price": plan.price, "expected_cost": plan.expected_cost}
-
-
-def plan_only_batch(
-    options: BatchOptions, *, report: Callable[[str], None] = no_progress
-) -> dict[str, Any]:
-    """Plan a batch and write the first decisions of its questions; nothing is sampled."""
-    return plan_questions(
-        options.questions,
-        bundle=load_bundle(locate_bundle(options.bundle)),
-        out=options.out,
-        total=options.total,
-        budget=options.budget,
-        text_column=options.text_column,
-        id_column=options.id_column,
-        engine=options.engine,
-        ray_address=options.ray_address,
-        report=report,
-    )
-
-
-def open_batch(options: BatchOptions) -> tuple[Bundle, QuestionSource]:
-    """Read the bundle and find the questions."""
-    bundle = load_bundle(locate_bundle(options.bundle))
-    source = open_questions(
-        options.questions, text_column=options.text_column, id_column=options.id_column
-    )
-    return bundle, source
 
 
 def make_arms(options: BatchOptions, bundle: Bundle) -> list[BatchArm]:
@@ -161,7 +121,7 @@ def _check_engine(options: BatchOptions) -> None:
     if (options.out / other).is_file():
         begun = LOCAL if options.engine == RAY else RAY
         raise ConfigError(
-            f"{options.out} belongs to a batch of --engine {begun}: go on with it, or use another "
+            f"{options.out} belongs to a batch with engine={begun}: go on with it, or use another "
             "directory"
         )
 
@@ -178,7 +138,7 @@ def _read_prices(options: BatchOptions, bundle: Bundle) -> TokenPriceList:
         return {}
     if options.token_prices is None:
         raise ConfigError("a total in money needs token prices: give --token-prices")
-    return parse_token_prices(options.token_prices, dict(options.price_as))
+    return parse_token_prices(options.token_prices, dict(options.price_as or {}))
 
 
 def _find_grader(options: BatchOptions, bundle: Bundle) -> str:

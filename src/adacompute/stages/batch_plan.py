@@ -17,10 +17,11 @@ from adacompute.batch.plan import BatchPlan
 from adacompute.batch.plan_output import ActionFiles, write_first_actions
 from adacompute.batch.planning import PlannedBatch, Progress, make_plan, prepare_batch
 from adacompute.batch.processes import WorkerProcesses
-from adacompute.batch.questions import ID_COLUMN, TEXT_COLUMN, QuestionSource, open_questions
+from adacompute.batch.questions import QuestionSource, open_questions
 from adacompute.batch.ray_cluster import connect
 from adacompute.batch.ray_planning import prepare_on_ray, write_on_ray
 from adacompute.core.errors import ConfigError
+from adacompute.options.main import BatchOptions
 from adacompute.policies.bundle import Bundle
 from adacompute.stages.inputs import no_progress
 from adacompute.storage.manifest import Manifest, read_manifest, write_manifest
@@ -36,21 +37,17 @@ def plan_questions(
     questions: Sequence[str],
     *,
     bundle: Bundle,
-    out: Path,
-    total: float | None = None,
-    budget: float | None = None,
-    text_column: str = TEXT_COLUMN,
-    id_column: str = ID_COLUMN,
+    options: BatchOptions,
     workers: int | None = None,
-    engine: str = LOCAL,
-    ray_address: str | None = None,
     report: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Plan a batch and write first actions; ``total`` or ``budget`` is in the bundle's unit."""
-    source = open_questions(questions, text_column=text_column, id_column=id_column)
-    with open_engine(engine, workers=workers, ray_address=ray_address) as chosen:
+    """Plan a batch and write first actions."""
+    columns = {"text_column": options.text_column, "id_column": options.id_column}
+    source, out = open_questions(questions, **columns), options.out
+    address = options.ray_address
+    with open_engine(options.engine, workers=workers, ray_address=address) as chosen:
         batch = chosen.prepare(bundle, source, out, lambda progress: report(str(progress)))
-        total = read_total(total, budget, batch.n_questions)
+        total = read_total(options.total, options.budget, batch.n_questions)
         arguments = {"total": total, "unit": bundle.unit}
         inputs = {"questions": source.fingerprint, "batch": batch.fingerprint}
         known = read_manifest(out / MANIFEST)

@@ -20,6 +20,8 @@ from adacompute.gateway.accounting.caps import DAY_S, PERIODS, find_period
 from adacompute.gateway.connection.exchange import NO_MODEL
 from adacompute.gateway.requests.clients import ANONYMOUS
 from adacompute.gateway.settings.config import Config, read_config
+from adacompute.options.definition import takes
+from adacompute.options.main import CapsOptions
 from adacompute.spending.accounts import OPERATOR, CapAccount
 from adacompute.spending.peers import Peers
 from adacompute.spending.replica import set_cap_spent
@@ -35,32 +37,32 @@ Limits = Mapping[tuple[str, str], int]
 """Limits by the name of a cap without the period, and the kind of its period."""
 
 
-def list_caps(
-    path: Path, *, all_periods: bool = False, set_spent: tuple[str, float] | None = None
-) -> dict[str, Any]:
+@takes(CapsOptions)
+def list_caps(path: Path, options: CapsOptions) -> dict[str, Any]:
     """Return the accounts of all caps of a gateway, by its configuration file.
 
     Accounts of periods that have ended are left out unless ``all_periods`` is set. ``set_spent``
-    is the name of an account, and what was spent at least, which is written first.
+    gives what was spent at least under names of accounts, which is written first.
     """
     config = read_config(path, {})
     file = config.account_file
     if file is not None and not file.exists():
         raise DataError(f"{file} does not exist: no gateway with this configuration has run yet")
-    return asyncio.run(_list(config, all_periods=all_periods, set_spent=set_spent))
+    return asyncio.run(_list(config, options))
 
 
-async def _list(
-    config: Config, *, all_periods: bool, set_spent: tuple[str, float] | None
-) -> dict[str, Any]:
+async def _list(config: Config, options: CapsOptions) -> dict[str, Any]:
     register = config.open_register()
     try:
         peers = Peers(register, "", recovery_s=config.recovery_s)
         await peers.read()
-        if set_spent is not None:
-            amount = _check_spent(config, peers.accounts, *set_spent)
-            await set_cap_spent(register, set_spent[0], amount)
-            await peers.read()
+        spent = {
+            name: _check_spent(config, peers.accounts, name, amount)
+            for name, amount in (options.set_spent or {}).items()
+        }
+        for name, amount in spent.items():
+            await set_cap_spent(register, name, amount)
+        await peers.read()
     finally:
         await register.close()
     limits, accounts = _limits(config), peers.accounts
@@ -72,7 +74,7 @@ async def _list(
             "status": "recovering" if peers.is_recovering else "complete",
             "waiting_for": sorted(peers.waits_for),
         },
-        "accounts": [row for row in rows if all_periods or _is_current(row["period"])],
+        "accounts": [row for row in rows if options.all_periods or _is_current(row["period"])],
     }
 
 

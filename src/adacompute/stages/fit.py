@@ -141,12 +141,12 @@ def _refuse_graded(options: Mapping[str, object], tie_break: str, steps: _Steps)
     Notes on the policy that is not fitted are dropped.
     """
     steps.notes.clear()
-    given = [f"--{name}" for name, value in options.items() if value is not None]
-    given += ["--tie-break logprob"] if tie_break != FIRST_SEEN else []
+    given = [name for name, value in options.items() if value is not None]
+    given += ["tie-break"] if tie_break != FIRST_SEEN else []
     if given:
         raise ConfigError(
             f"{given[0]} needs grades and has no effect on how often the answer is that of today's "
-            "samples: leave it out, or give samples with grades and no --same-answer"
+            "samples: leave it out, or give samples with grades and no same-answer"
         )
 
 
@@ -258,9 +258,10 @@ def _add_commands(today: dict[str, Any], fit: list[str]) -> None:
     for way in today.get("ways", ()):
         words = None
         if way["way"] in policies:
-            words = ["--policy", policies[way["way"]], "--budget", f"{round_up(way['cost']):g}"]
+            words = ["--config", f"policy={policies[way['way']]}"]
+            words += ["--budget", f"{round_up(way['cost']):g}"]
         elif way["way"] == DECIDED:
-            words = ["--today", str(today["samples"]), "--same-answer", "1"]
+            words = ["--today", str(today["samples"]), "--config", "same-answer=1"]
         way["command"] = words and shlex.join([*fit, *words])
 
 

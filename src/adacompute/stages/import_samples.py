@@ -216,7 +216,7 @@ def check_grades(recorded: SampleSet) -> None:
         raise DataError(
             f"question {question!r} has samples with the same answer, some graded correct and some "
             "wrong: grade them again, or allow it (allow_inconsistent_grades= or "
-            "--allow-inconsistent-grades)"
+            "--config allow-inconsistent-grades=true)"
         )
 
 

@@ -17,6 +17,8 @@ import numpy as np
 from adacompute.core import votes
 from adacompute.core.errors import BundleError, DataError
 from adacompute.datasets.example import locate_bundle
+from adacompute.options.definition import takes
+from adacompute.options.research import ReplayOptions
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.report.wording import format_count
 from adacompute.sampling.blocks import decide
@@ -33,8 +35,10 @@ MIN_REQUESTS = 5
 """Minimum number of requests for an interval."""
 
 
-def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]:
+@takes(ReplayOptions)
+def replay_log(log: Path, options: ReplayOptions) -> dict[str, Any]:
     """Repeat the decision on every logged request at the price of another budget."""
+    bundle_path, budget = options.bundle, options.budget
     bundle = load_bundle(locate_bundle(bundle_path))
     if bundle.draft is not None:
         raise BundleError(

@@ -31,13 +31,16 @@ from adacompute.gateway.processes.supervisor import run
 from adacompute.gateway.requests.clients import NO_LIMITS, ClientLimits
 from adacompute.gateway.settings.config import Config, make_config, read_config
 from adacompute.gateway.settings.model_settings import ModelConfig
-from adacompute.gateway.settings.settings import variables_in
+from adacompute.gateway.settings.settings import expand_variables, variables_in
 from adacompute.gateway.voting.model_loading import load_models
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.models.capabilities_cache import cache_path
 from adacompute.models.messages import Timeouts
 from adacompute.models.probe import MAX_CALLS, MAX_COMPLETION_TOKENS, MAX_PROMPT_TOKENS
 from adacompute.models.relay import Relay
+from adacompute.options.definition import is_pair, takes
+from adacompute.options.main import ServeOptions
+from adacompute.options.shared import API_KEY_ENV
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.accounts import LEASE_SHARE
 from adacompute.spending.registers import RegisterError
@@ -53,62 +56,77 @@ CHECK_S = 5.0
 BAD_REQUEST, NOT_FOUND = 400, 404
 
 
-def configure(
-    *,
-    bundle: Path | None,
-    budget: float | None,
-    model: str | None,
-    grader: str | None,
-    log: Path | None,
-    config: Path | None,
-    api_key_env: str,
-    accept_verdict: bool = False,
-    bundle_digest: str | None = None,
-    base_urls: Sequence[str] = (),
-    **given: Any,  # noqa: ANN401 - host, port, workers
-) -> Config:
+FROM_OPTIONS = ("host", "port", "workers")
+"""Options that are settings of the gateway by the same name."""
+
+
+@takes(ServeOptions)
+def configure(options: ServeOptions) -> Config:
     """Combine options and a file; without a file, the bundle's model is the one virtual model."""
-    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if base_urls:
-        values["base_urls"] = tuple(base_urls)
-    if (key := read_api_key(api_key_env)) is not None:
-        values["upstream_api_key"] = key
-    if log is not None:
-        values["log"] = {"directory": str(log.resolve())}
-    if bundle is not None:
-        values["models"] = _one_model(bundle, budget, model, grader, bundle_digest)
-        if accept_verdict:
-            next(iter(values["models"].values()))["accept_verdict"] = True
-    if config is not None:
-        for name, value in (("accept_verdict", accept_verdict), ("bundle_digest", bundle_digest)):
-            if value:
-                option = name.replace("_", "-")
-                raise ConfigError(f"--{option} is for --bundle: set {name} in the file")
-        if bundle is not None:
+    path, pairs = _read_sources(options.config)
+    values = {name: getattr(options, name) for name in FROM_OPTIONS}
+    values = pairs | {name: value for name, value in values.items() if value is not None}
+    if options.base_urls:
+        values["base_urls"] = tuple(options.base_urls)
+    if (key := read_api_key(API_KEY_ENV)) is not None:
+        values.setdefault("upstream_api_key", key)
+    of_model = {name: values.pop(name) for name in OF_MODEL & values.keys()}
+    if options.accept_verdict:
+        of_model["accept_verdict"] = True
+    if options.bundle is not None:
+        values["models"] = _one_model(options.bundle, options, of_model)
+    elif of_model:
+        name = next(iter(of_model))
+        raise ConfigError(f"{name} is for --bundle: set it under [serve.models.NAME] in the file")
+    if path is not None:
+        if options.bundle is not None:
             raise ConfigError("give --bundle, or a file that names bundles, not both")
-        return read_config(config, values)
-    if not base_urls and os.environ.get("OPENAI_BASE_URL"):
-        values["base_url"] = os.environ["OPENAI_BASE_URL"]
-    if bundle is None or values.keys().isdisjoint({"base_url", "base_urls"}):
+        return read_config(path, values)
+    if not options.base_urls and os.environ.get("OPENAI_BASE_URL"):
+        values.setdefault("base_url", os.environ["OPENAI_BASE_URL"])
+    if options.bundle is None or values.keys().isdisjoint({"base_url", "base_urls"}):
         raise ConfigError("serve needs --bundle, --base-url and --budget, or --config FILE")
     return make_config(values)
 
 
-def _one_model(
-    bundle: Path,
-    budget: float | None,
-    model: str | None,
-    grader: str | None,
-    bundle_digest: str | None,
-) -> dict[str, Any]:
-    if budget is None:
+OF_MODEL = {one.name for one in fields(ModelConfig)} - {one.name for one in fields(Config)}
+"""Settings of a virtual model, not of the gateway."""
+
+
+def _read_sources(sources: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
+    """Return the file that is given by ``--config``, and the settings beside it."""
+    files = [Path(source) for source in sources if not is_pair(source)]
+    if len(files) > 1:
+        raise ConfigError("give one configuration file")
+    pairs: dict[str, Any] = {}
+    for name, _sign, text in (one.partition("=") for one in sources if is_pair(one)):
+        *tables, key = name.replace("-", "_").split(".")
+        table = pairs
+        for outer in tables:
+            table = table.setdefault(outer, {})
+        table[key] = _read_value(text)
+    expanded: dict[str, Any] = expand_variables(pairs)
+    return files[0] if files else None, expanded
+
+
+def _read_value(text: str) -> Any:  # noqa: ANN401 - whatever TOML holds
+    """Return a value as TOML has it; what is no TOML is a text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _one_model(bundle: Path, options: ServeOptions, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of the one virtual model."""
+    if options.budget is None:
         raise ConfigError("serve needs --budget: the mean cost per request, such as 2 samples")
     bundle = locate_bundle(bundle)
-    name = model or load_bundle(bundle, digest=bundle_digest).model
+    name = options.model or load_bundle(bundle, digest=given.get("bundle_digest")).model
     if name is None:
         raise ConfigError(f"{bundle} does not say which model it is for: give --model")
-    known = {"bundle": str(bundle), "budget": budget, "model": name, "grader": grader}
-    return {name: {**known, "bundle_digest": bundle_digest}}
+    known = {"bundle": str(bundle), "budget": options.budget, "model": name}
+    return {name: {**known, "grader": options.grader, **given}}
 
 
 def check_serving(config: Config) -> dict[str, Any]:
@@ -250,21 +268,20 @@ async def _check_store(config: Config) -> str | None:
             await register.close()
 
 
-def start_serving(options: Mapping[str, Any], report: Callable[[str], None]) -> None:
+def start_serving(options: ServeOptions, report: Callable[[str], None]) -> None:
     """Serve until a signal stops the process; ``report`` receives messages for the operator.
 
-    ``options`` are those of ``configure``; a reload reads their file again.
+    A reload reads the file of the options again.
     """
-    path, secrets = options["config"], {options["api_key_env"]}
-    is_json = "json" in {options["log_format"], _read_log_format(path)}
+    path, pairs = _read_sources(options.config)
+    is_json = "json" in {pairs.get("log_format"), _read_log_format(path)}
     if is_json:
         set_up_logging("json", "info")
         report = partial(log_line, logging.INFO)
     try:
-        config = configure(**options)
-        if path is not None:
-            secrets |= variables_in(path)
-        run(config, report, read=lambda: configure(**options), secrets=secrets)
+        config = configure(options=options)
+        secrets = {API_KEY_ENV, *(set() if path is None else variables_in(path))}
+        run(config, report, read=lambda: configure(options=options), secrets=secrets)
     except (AdaComputeError, OSError) as error:
         if not is_json:
             raise

@@ -302,7 +302,7 @@ def run(
 
     set_up_logging(config.log_format, config.log_level)
     listener = _listen(config.host, config.port, "--port")
-    admin_listener = _listen(config.admin_host, config.admin_port_or_default, "--admin-port")
+    admin_listener = _listen(config.admin_host, config.admin_port_or_default, "admin_port")
     try:
         shared = tempfile.TemporaryDirectory(prefix="adacompute-metrics-")
     except OSError as error:

@@ -53,7 +53,7 @@ IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
 SAMPLING_SHARE = 0.95
 """Share of the time of a request in which samples are drawn; the rest is for the answer."""
 
-NEEDS_VOTES = ": train a policy with --evidence votes"
+NEEDS_VOTES = ": train a policy with --config evidence=votes"
 _AUDIT_SCALE = 2**32
 _PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}
 
