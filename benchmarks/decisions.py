@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from adacompute import Answers
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.pool import Pool
@@ -22,6 +21,7 @@ from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.description import describe
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 from adacompute.policies.sequential import SequentialPolicy
+from adacompute.research import Answers
 from adacompute.sampling.blocks import QuestionProgress, decide
 from benchmarks.policy_change import list_sets, make_experiment
 

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from adacompute import Answers, estimate
+from adacompute.research import Answers, estimate
 
 LEVELS = (1, 2, 4, 8, 16)
 REPEATS = 200

@@ -16,7 +16,7 @@ author = "The AdaCompute authors"
 copyright = "2026, the AdaCompute authors"
 release = version = __version__
 extensions = ["myst_parser", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.doctest"]
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "AdaCompute"

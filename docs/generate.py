@@ -21,6 +21,7 @@ import click
 import adacompute
 from adacompute.batch.answers import ANSWER_COLUMNS
 from adacompute.cli.main import list_commands
+from adacompute.cli.options import Setting, option_key
 from adacompute.cli.output import EXIT_CODES
 from adacompute.core.errors import AdaComputeError
 from adacompute.datasets.columns import QUESTION_COLUMNS, REQUIRED, SAMPLE_COLUMNS
@@ -97,12 +98,34 @@ def copy_design_notes(source: Path, directory: Path) -> None:
 
 
 def command_line() -> str:
-    """Return the page with the help of every command."""
+    """Return the page with every option and setting of every command, each with an anchor."""
     lines = [COMMAND_LINE.format(exit_codes=_exit_codes())]
     for name, command in list_commands().items():
-        context = click.Context(command, info_name=f"adacompute {name}", max_content_width=96)
-        lines += [f"## {name}", "", "```text", command.get_help(context), "```", ""]
+        sentence, _, rest = inspect.cleandoc(command.help or "").partition("\n\n\b\n")
+        example, _, more = rest.partition("\n\n")
+        context = click.Context(command, info_name=f"adacompute {name}")
+        lines += [f"## {name}", "", sentence, "", "```text", context.get_usage(), "```", ""]
+        lines += ["```console", f"$ {example.strip()}", "```", ""] if example else []
+        lines += [more, ""] if more else []
+        options = [one for one in command.params if isinstance(one, click.Option)]
+        lines += _describe_options(name, [one for one in options if not isinstance(one, Setting)])
+        if hidden := [one for one in options if isinstance(one, Setting)]:
+            lines += [SETTINGS_OF_COMMAND, "", *_describe_options(name, hidden)]
     return "\n".join(lines)
+
+
+def _describe_options(command: str, options: Sequence[click.Option]) -> list[str]:
+    """Return a list of definitions, with an anchor for each option."""
+    lines = []
+    for one in options:
+        key, kind = option_key(one), "" if one.is_flag else one.make_metavar(click.Context(NO))
+        word = f"{key} = {kind or 'true'}" if isinstance(one, Setting) else f"--{key} {kind}"
+        default = f" Default: `{one.default}`." if one.show_default else ""
+        required = " Required." if one.required else ""
+        anchor = f"{command.replace(' ', '-')}-{key}"
+        meaning = f": {one.help}{required}{default}"
+        lines += [f"[`{word.strip()}`]{{#{anchor}}}", meaning, ""]
+    return lines
 
 
 def configuration() -> str:
@@ -253,6 +276,11 @@ def _exit_codes() -> str:
     return "\n".join(table(("exit code", "meaning"), rows))
 
 
+NO = click.Command("none")
+"""A command without options: click asks for one to write types."""
+
+SETTINGS_OF_COMMAND = "Settings, for `--config NAME=VALUE` or the file:"
+
 COMMAND_LINE = """# Command line
 
 Every command prints a table. With `--json` it prints one JSON document on standard output, and
@@ -260,9 +288,8 @@ nothing else there. Progress goes to standard error, and only if that is a termi
 
 {exit_codes}
 
-Every command also takes its options from a TOML file (`--config FILE`), from the table named after
-the command. Options on the command line win. An unknown key is rejected, with a list of the known
-ones:
+A command has options, and settings, which fewer people need. `--config seed=1` gives one setting;
+`--config FILE` reads a TOML file, in which the table named after the command may hold both:
 
 ```toml
 [evaluate]
@@ -271,7 +298,9 @@ levels = [1, 2, 3, 4, 6, 8]
 drop-unparsed = true
 ```
 
-This page is made from the help of the commands.
+Options on the command line win, then `NAME=VALUE`, then the file. An unknown name is rejected, with
+a list of the known ones. `serve` reads the [configuration of the gateway](configuration.md) in the
+same two ways. This page is made from the definitions of the commands.
 """
 
 CONFIGURATION = """# Configuration of the gateway

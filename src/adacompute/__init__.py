@@ -6,7 +6,8 @@
 >>> solve(table, budget=2.5).choice.tolist()
 [0, 1]
 
-Names are imported when they are first used, so that importing the package is fast.
+Names are imported when they are first used, so that importing the package is fast. What research
+and extensions need besides is in ``adacompute.research``.
 """
 
 from typing import TYPE_CHECKING
@@ -18,21 +19,13 @@ if TYPE_CHECKING:
     from adacompute.api.estimators import (
         AdaptiveConsistency,
         DecidedVotes,
-        EarlyStopping,
         Fixed,
-        LongestFirst,
         Mixture,
-        Random,
-        Retry,
-        Router,
         Sequential,
-        SequentialVotes,
-        ValueRouter,
     )
     from adacompute.api.samples import Samples, read_samples
     from adacompute.api.scores import Scores, evaluate
     from adacompute.api.serving import create_app
-    from adacompute.core.answers import Answers
     from adacompute.core.errors import (
         AdaComputeError,
         BundleError,
@@ -47,126 +40,87 @@ if TYPE_CHECKING:
         RateLimited,
         RequestRejected,
     )
-    from adacompute.core.limits import solve_limits
-    from adacompute.core.oracle import Frontier, dual, frontier, solve
-    from adacompute.core.types import Allocation, Level, Split, UtilityTable, make_levels
-    from adacompute.core.utility import Estimate, estimate
-    from adacompute.evaluation.experiment import FittedPolicy
+    from adacompute.core.oracle import solve
+    from adacompute.core.types import UtilityTable, make_levels
     from adacompute.evaluation.registry import register_policy
-    from adacompute.graders.grader import Grader, Grades, grade, load_grader
+    from adacompute.graders.grader import Grader, load_grader
     from adacompute.models.messages import Sample, Settings
     from adacompute.models.model import CallUsage, Model
     from adacompute.models.templates import Template
-    from adacompute.policies.bundle import FrontierPoint
-    from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix, State
-    from adacompute.sampling.sampler import SampledAnswer, Sampler, TotalUsage
-    from adacompute.sampling.session import ParsedAnswer, Request, Session
-    from adacompute.spending.token_prices import TokenPrices
+    from adacompute.policies.policy import Policy, State
+    from adacompute.sampling.sampler import SampledAnswer, Sampler
+    from adacompute.sampling.session import Request, Session
 
     __version__: str
 
 __all__ = [
     "AdaComputeError",
     "AdaptiveConsistency",
-    "Allocation",
-    "Answers",
     "BundleError",
     "Calibration",
     "CallUsage",
     "ConfigError",
     "DataError",
     "DecidedVotes",
-    "EarlyStopping",
-    "Estimate",
     "Estimator",
-    "FittedPolicy",
     "Fixed",
-    "Frontier",
-    "FrontierPoint",
     "Grader",
     "GraderError",
-    "Grades",
     "InfeasibleBudget",
-    "Level",
-    "LongestFirst",
     "MissingExtra",
     "Mixture",
     "Model",
     "ModelError",
     "ModelTimeout",
     "NotFittedError",
-    "ObservedSamples",
-    "ParsedAnswer",
     "Policy",
     "Pretrained",
-    "Random",
     "RateLimited",
     "Request",
     "RequestRejected",
-    "Retry",
-    "Router",
     "Sample",
-    "SampleMatrix",
     "SampledAnswer",
     "Sampler",
     "Samples",
     "Scores",
     "Sequential",
-    "SequentialVotes",
     "Session",
     "Settings",
-    "Split",
     "State",
     "Template",
-    "TokenPrices",
-    "TotalUsage",
     "UtilityTable",
-    "ValueRouter",
     "__version__",
     "calibrate",
     "create_app",
-    "dual",
-    "estimate",
     "evaluate",
-    "frontier",
-    "grade",
     "load_grader",
     "load_policy",
     "make_levels",
     "read_samples",
     "register_policy",
     "solve",
-    "solve_limits",
 ]
 
 _MODULES = {
     "api.bundles": "load_policy",
     "api.calibration": "Calibration calibrate",
     "api.estimator": "Estimator Pretrained",
-    "api.estimators": "AdaptiveConsistency DecidedVotes EarlyStopping Fixed LongestFirst Mixture"
-    " Random Retry Router Sequential SequentialVotes ValueRouter",
+    "api.estimators": "AdaptiveConsistency DecidedVotes Fixed Mixture Sequential",
     "api.samples": "Samples read_samples",
     "api.scores": "Scores evaluate",
     "api.serving": "create_app",
-    "core.answers": "Answers",
-    "core.errors": "AdaComputeError BundleError ConfigError DataError GraderError"
-    " InfeasibleBudget MissingExtra ModelError ModelTimeout NotFittedError"
-    " RateLimited RequestRejected",
-    "core.limits": "solve_limits",
-    "core.oracle": "Frontier dual frontier solve",
-    "core.types": "Allocation Level Split UtilityTable make_levels",
-    "core.utility": "Estimate estimate",
-    "evaluation.experiment": "FittedPolicy",
+    "core.errors": "AdaComputeError BundleError ConfigError DataError GraderError InfeasibleBudget"
+    " MissingExtra ModelError ModelTimeout NotFittedError RateLimited RequestRejected",
+    "core.oracle": "solve",
+    "core.types": "UtilityTable make_levels",
     "evaluation.registry": "register_policy",
-    "graders.grader": "Grader Grades grade load_grader",
+    "graders.grader": "Grader load_grader",
     "models.messages": "Sample Settings",
     "models.model": "CallUsage Model",
     "models.templates": "Template",
-    "policies.bundle": "FrontierPoint",
-    "policies.policy": "ObservedSamples Policy SampleMatrix State",
-    "sampling.sampler": "SampledAnswer Sampler TotalUsage",
-    "sampling.session": "ParsedAnswer Request Session",
-    "spending.token_prices": "TokenPrices",
+    "policies.policy": "Policy State",
+    "sampling.sampler": "SampledAnswer Sampler",
+    "sampling.session": "Request Session",
 }
 """Modules of the package, and the public names that each defines."""
 
@@ -186,4 +140,4 @@ if not TYPE_CHECKING:  # type checkers read the imports above, and report names 
         raise AttributeError(f"module 'adacompute' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return list(__all__)

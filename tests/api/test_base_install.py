@@ -21,6 +21,7 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 import adacompute as ada
+from adacompute import research
 
 for name in ada.__all__:
     getattr(ada, name)
@@ -40,7 +41,7 @@ async def model(prompt, n):
 
 print(session.answer, asyncio.run(ada.Sampler(policy, model=model, budget=2.5).run("?")).answer)
 for use in (
-    lambda: ada.ValueRouter().fit(samples),
+    lambda: research.ValueRouter().fit(samples),
     lambda: samples.to_pandas(),
     lambda: ada.create_app({{"m": policy}}, base_url=URL, budget=2.5, accept_verdict=True),
 ):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import adacompute as ada
+from adacompute import research
 from adacompute.api.estimator import clone
 from adacompute.api.estimators import ESTIMATORS
 from adacompute.evaluation.factories import POLICY_FACTORIES
@@ -149,7 +150,7 @@ def test_the_policy_that_ships_loads_calibrated() -> None:
         (ada.Sequential(max_samples=0), "0"),
         (ada.Sequential(seed=-1), "seed"),
         (ada.Mixture(tie_break="coin"), "coin"),
-        (ada.ValueRouter(features="nonsense"), "nonsense"),
+        (research.ValueRouter(features="nonsense"), "nonsense"),
         (ada.Fixed(levels=(64, 128)), "64"),
     ],
 )

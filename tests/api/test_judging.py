@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import adacompute as ada
+from adacompute import research
 from adacompute.api.estimators import ESTIMATORS
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.evaluate import evaluate_run
@@ -136,9 +137,9 @@ def test_pretrained_policies_are_scored_on_other_questions_only(example: ada.Sam
 
 
 def test_loaded_policies_are_refitted(hundred: ada.Samples, tmp_path: Path) -> None:
-    ada.ValueRouter(levels=LEVELS).fit(hundred).save(tmp_path / "policy")
+    research.ValueRouter(levels=LEVELS).fit(hundred).save(tmp_path / "policy")
     loaded = ada.load_policy(tmp_path / "policy")
-    fresh = ada.ValueRouter(levels=LEVELS)
+    fresh = research.ValueRouter(levels=LEVELS)
     scores = ada.evaluate({"loaded": loaded, "fresh": fresh}, hundred, budgets=[2.0])
     left, right = scores.rows
     assert {**left, "policy": ""} == {**right, "policy": ""}
@@ -221,7 +222,7 @@ def test_infeasible_budgets_are_refused(hundred: ada.Samples) -> None:
 def test_budgets_and_samples_that_cannot_be_used_give_one_warning(hundred: ada.Samples) -> None:
     recorded = hundred.n_samples // len(hundred)
     with pytest.warns(UserWarning, match=f"max_samples is {recorded + 1}") as caught:
-        policy = ada.EarlyStopping(max_samples=recorded + 1).fit(hundred)
+        policy = research.EarlyStopping(max_samples=recorded + 1).fit(hundred)
     assert [Path(one.filename) for one in caught] == [Path(__file__)]
     with pytest.warns(UserWarning, match="budget of 500") as caught:
         result = ada.calibrate(policy, hundred, budget=500)
@@ -229,7 +230,7 @@ def test_budgets_and_samples_that_cannot_be_used_give_one_warning(hundred: ada.S
     assert result.max_budget == max(point.budget for point in result.frontier) < 500
     for wrong in (0, -1, 2.5, "many"):
         with pytest.raises(ada.ConfigError, match="max_samples"):
-            ada.EarlyStopping(max_samples=wrong).fit(hundred)  # type: ignore[arg-type]
+            research.EarlyStopping(max_samples=wrong).fit(hundred)  # type: ignore[arg-type]
 
 
 def test_progress_is_reported(hundred: ada.Samples, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,9 +295,9 @@ def test_every_policy_keeps_to_its_own_levels(hundred: ada.Samples) -> None:
 
 def test_router_parameters_reach_the_folds(hundred: ada.Samples) -> None:
     routers = {
-        "plain": ada.ValueRouter(levels=LEVELS),
-        "extended": ada.ValueRouter(levels=LEVELS, features="extended"),
-        "seeded": ada.ValueRouter(levels=LEVELS, seed=7),
+        "plain": research.ValueRouter(levels=LEVELS),
+        "extended": research.ValueRouter(levels=LEVELS, features="extended"),
+        "seeded": research.ValueRouter(levels=LEVELS, seed=7),
     }
     rows = ada.evaluate(routers, hundred, budgets=[2.0]).rows
     assert len({row["accuracy"] for row in rows}) > 1

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import adacompute as ada
+from adacompute import research
 
 Rows = list[dict[str, Any]]
 
@@ -197,9 +198,9 @@ def test_costs_in_tokens_and_money(source: Path, tmp_path: Path) -> None:
     assert tokens.unit == "tokens"
     assert tokens.utility_table((1, 2)).cost.mean() > 2
     with pytest.raises(ada.ConfigError, match="money"):
-        ada.read_samples(source, token_prices={"m": ada.TokenPrices(input=1, output=2)})
+        ada.read_samples(source, token_prices={"m": research.TokenPrices(input=1, output=2)})
     money = ada.read_samples(
-        source, unit="money", token_prices={"m": ada.TokenPrices(input=0, output=2)}
+        source, unit="money", token_prices={"m": research.TokenPrices(input=0, output=2)}
     )
     prices = tmp_path / "prices.toml"
     prices.write_text('[models."m"]\ninput = 0\noutput = 2\n')

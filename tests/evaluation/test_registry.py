@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import adacompute
-from adacompute import register_policy
+from adacompute import register_policy, research
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import IntArray
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
@@ -31,6 +31,7 @@ PACKAGE = """
 import numpy as np
 
 import adacompute as ada
+from adacompute import research
 
 
 class StopWhenAgreed(ada.Policy):
@@ -42,7 +43,7 @@ class StopWhenAgreed(ada.Policy):
 
 
 def fit(experiment, train):
-    return ada.FittedPolicy(StopWhenAgreed(), (1.0,), experiment.pool.features)
+    return research.FittedPolicy(StopWhenAgreed(), (1.0,), experiment.pool.features)
 
 
 def register():
@@ -208,7 +209,7 @@ def test_a_page_draws_a_registered_policy(run: Path, tmp_path: Path) -> None:
 
 def test_estimators_are_evaluated_beside_registered_policies(example: Any) -> None:
     register_policy("own", make_retry)
-    scores = adacompute.evaluate(["own", adacompute.Retry()], example, budgets=[2.0])
+    scores = adacompute.evaluate(["own", research.Retry()], example, budgets=[2.0])
     assert [row["policy"] for row in scores.rows] == ["own", "retry"]
     assert np.isfinite(scores.rows[0]["accuracy"])
 

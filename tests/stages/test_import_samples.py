@@ -237,7 +237,10 @@ def test_arms_are_options_of_the_command(two_arms: dict[str, Path], tmp_path: Pa
     done = CliRunner().invoke(cli, [*command, "--config", "pool-answers=false", "--json"])
     assert done.exit_code == 0
     assert [arm["arm"] for arm in json.loads(done.stdout)["arms"]] == ["low", "high"]
-    assert "do not pool" in CliRunner().invoke(cli, [*command, "--config", "pool-answers=false"]).stdout
+    assert (
+        "do not pool"
+        in CliRunner().invoke(cli, [*command, "--config", "pool-answers=false"]).stdout
+    )
     for wrong in (["--arm", "low"], ["--arm", f"low={two_arms['high']}"]):
         assert CliRunner().invoke(cli, [*command, *wrong]).exit_code == 2
 

@@ -10,34 +10,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 import adacompute as ada
+from adacompute import research
 
 samples = ada.read_samples("samples.parquet", grader="numeric", columns={"id": "question_id"})
 assert_type(samples, ada.Samples)
 assert_type(len(samples), int)
 assert_type(samples.n_samples, int)
 assert_type(samples.questions, list[str | None])
-assert_type(samples.answers, ada.Answers)
+assert_type(samples.answers, research.Answers)
 assert_type(samples.take([0, 1]), ada.Samples)
 assert_type(samples.utility_table((1, 2)), ada.UtilityTable)
 ada.read_samples(samples)
-ada.read_samples(Path("run"), unit="money", token_prices={"m": ada.TokenPrices(1.0, 2.0)})
+ada.read_samples(Path("run"), unit="money", token_prices={"m": research.TokenPrices(1.0, 2.0)})
 ada.read_samples(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 policy = ada.Sequential(max_samples=16, seed=1).fit(samples)
 assert_type(policy, ada.Sequential)
 assert_type(policy.max_samples, int)
 assert_type(policy.policy_, ada.Policy)
-assert_type(policy.frontier_, tuple[ada.FrontierPoint, ...])
+assert_type(policy.frontier_, tuple[research.FrontierPoint, ...])
 assert_type(policy.get_params(), dict[str, Any])
 assert_type(policy.set_params(seed=2), ada.Sequential)
 assert_type(policy.price_for(2.0), float)
 ada.Sequential(16)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 ada.Sequential(samples=16)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-ada.Router(levels=(1, 4), features="extended", classifier="gbm", cost_sensitive=True, budgets=[2])
-for estimator in (ada.Fixed(), ada.Mixture(), ada.Random(), ada.LongestFirst(), ada.Retry()):
+research.Router(
+    levels=(1, 4), features="extended", classifier="gbm", cost_sensitive=True, budgets=[2]
+)
+for estimator in (
+    ada.Fixed(),
+    ada.Mixture(),
+    research.Random(),
+    research.LongestFirst(),
+    research.Retry(),
+):
     assert_type(estimator.fit(samples).price_for(2), float)
-ada.ValueRouter(levels=[1, 2])
-ada.EarlyStopping(tie_break="logprob")
+research.ValueRouter(levels=[1, 2])
+research.EarlyStopping(tie_break="logprob")
 
 result = ada.calibrate(policy, samples, budget=2.0, confidence=0.9, horizon=100)
 assert_type(result, ada.Calibration)
@@ -84,7 +93,7 @@ class OneMore(ada.Policy):
         return features
 
     def decide(self, state: ada.State, price: float) -> NDArray[np.int64]:
-        assert_type(state.observed, ada.ObservedSamples)
+        assert_type(state.observed, research.ObservedSamples)
         assert_type(state.observed.leading, NDArray[np.int64])
         return np.where(price > 1, state.level, state.level + 1)
 
@@ -123,7 +132,7 @@ class YesOrNo:
 
 grader: ada.Grader = YesOrNo()
 ada.read_samples("samples.jsonl", grader=YesOrNo())
-assert_type(ada.grade(grader, ["yes"], "yes"), ada.Grades)
+assert_type(research.grade(grader, ["yes"], "yes"), research.Grades)
 assert_type(ada.load_grader("numeric"), ada.Grader)
 
 

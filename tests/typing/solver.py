@@ -10,25 +10,27 @@ from numpy.typing import NDArray
 
 from adacompute import (
     AdaComputeError,
-    Allocation,
-    Answers,
     BundleError,
     ConfigError,
     DataError,
-    Estimate,
-    Frontier,
     GraderError,
     InfeasibleBudget,
-    Level,
     MissingExtra,
-    Split,
     UtilityTable,
     __version__,
+    make_levels,
+    solve,
+)
+from adacompute.research import (
+    Allocation,
+    Answers,
+    Estimate,
+    Frontier,
+    Level,
+    Split,
     dual,
     estimate,
     frontier,
-    make_levels,
-    solve,
     solve_limits,
 )
 
