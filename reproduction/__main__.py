@@ -18,7 +18,7 @@ import click
 from adacompute.cli import pipeline
 from adacompute.cli.definition import command
 from adacompute.cli.main import run as run_command
-from adacompute.cli.options import AS_JSON, RUN
+from adacompute.cli.options import AS_JSON, CONFIG, RUN
 from adacompute.cli.output import (
     format_amount,
     format_percent,
@@ -62,6 +62,7 @@ def cli() -> None:
     help="Number of runs that get every table and figure; the others are only compared.",
 )
 @AS_JSON
+@CONFIG
 def reproduce(*, sources: tuple[Path, ...], out: Path, full_runs: int, as_json: bool) -> None:
     """Make every table and figure of the paper from recorded samples."""
     with progress("Reproducing") as report:

@@ -38,7 +38,8 @@ def changed(kind: Any) -> Any:
 
 def test_every_kind_of_policy_has_an_estimator() -> None:
     assert set(ESTIMATORS) == set(POLICY_FACTORIES)
-    assert all(getattr(ada, kind.__name__) is kind for kind in EVERY)
+    public = vars(research) | {name: getattr(ada, name) for name in ada.__all__}
+    assert all(public[kind.__name__] is kind for kind in EVERY)
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -46,7 +47,9 @@ def test_parameters_are_stored_as_given_and_shown(kind: Any) -> None:
     default, other = kind(), changed(kind)
     for estimator in (default, other):
         assert vars(estimator) == estimator.get_params() == estimator.get_params(deep=True)
-        assert eval(repr(estimator), vars(ada)).get_params() == estimator.get_params()  # noqa: S307
+        assert (
+            eval(repr(estimator), vars(ada) | vars(research)).get_params() == estimator.get_params()
+        )  # noqa: S307
     for name, value in CHANGES.items():
         if name in other.get_params():
             assert getattr(other, name) is value

@@ -167,7 +167,14 @@ def test_adaptive_collection_from_a_fake_upstream(
         assert run("collect", blind, "--run", tmp_path / "a", *server, "--samples", "1").stdout
         first = pq.read_table(tmp_path / "a" / "samples.parquet")["answer"].to_pylist()
         gold = [said if i % 2 else "1000" for i, said in enumerate(first)]
-        adaptive = ("--samples", str(MAX_SAMPLES), "--config", "adaptive=true", "--budget", "2")
+        adaptive = (
+            "--samples",
+            str(MAX_SAMPLES),
+            "--config",
+            "adaptive=true",
+            "--config",
+            "budget=2",
+        )
         source = write(tmp_path / "q.parquet", gold)
         asked = ("collect", source, "--run", place, *server, *adaptive)
         dry = json.loads(run(*asked, "--dry-run").stdout)["arms"][0]
@@ -200,10 +207,10 @@ def test_adaptive_collection_from_a_fake_upstream(
         (
             ["1", None],
             ("--config", "adaptive=true"),
-            "'q01' has none: collect without --config adaptive=true",
+            "'q01' has none: collect without adaptive",
         ),
-        (["1", "2"], ("--budget", "2"), "needs --config adaptive=true"),
-        (["1", "2"], ("--config", "adaptive=true", "--budget", "0.5"), "at least 1"),
+        (["1", "2"], ("--config", "budget=2"), "needs adaptive=true"),
+        (["1", "2"], ("--config", "adaptive=true", "--config", "budget=0.5"), "at least 1"),
     ],
 )
 def test_wrong_use_is_refused(
