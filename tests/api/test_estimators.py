@@ -47,9 +47,8 @@ def test_parameters_are_stored_as_given_and_shown(kind: Any) -> None:
     default, other = kind(), changed(kind)
     for estimator in (default, other):
         assert vars(estimator) == estimator.get_params() == estimator.get_params(deep=True)
-        assert (
-            eval(repr(estimator), vars(ada) | vars(research)).get_params() == estimator.get_params()
-        )  # noqa: S307
+        again = eval(repr(estimator), vars(ada) | vars(research))  # noqa: S307
+        assert again.get_params() == estimator.get_params()
     for name, value in CHANGES.items():
         if name in other.get_params():
             assert getattr(other, name) is value

@@ -147,6 +147,27 @@ def test_help_documents_every_option(call: Call, name: str) -> None:
             assert spelling in called.out.replace("-\n", "-")
 
 
+BASE_ONLY = """
+for name in ("xgboost", "sklearn", "scipy", "onnx", "onnxruntime", "math_verify", "aiohttp",
+             "starlette", "uvicorn", "httptools", "redis", "ray", "jinja2", "matplotlib"):
+    sys.modules[name] = None
+"""
+
+
+@pytest.mark.slow
+def test_a_missing_extra_is_one_sentence_of_every_command(
+    every_command: Examples, execute: Execute
+) -> None:
+    lacking = {}
+    for name, words in every_command.items():
+        called = execute(name, *words, before=BASE_ONLY)
+        if called.code:
+            lacking[name] = called.refused().partition("adacompute[")[2].partition("]")[0]
+    assert lacking.pop("serve") == "serve"
+    assert lacking.pop("report") == "report"
+    assert set(lacking.values()) <= {"serve", "train"}
+
+
 def test_the_surface_stays_small() -> None:
     assert len(cli.cli.commands) <= 10
     given = [

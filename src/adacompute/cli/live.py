@@ -25,6 +25,7 @@ from adacompute.cli.output import (
     progress,
     show,
 )
+from adacompute.core.errors import needs_extra
 from adacompute.options.main import CapsOptions, CollectOptions, ProbeOptions, ServeOptions
 
 Result = dict[str, Any]
@@ -70,7 +71,8 @@ def collect(
 @command("serve", ServeOptions)
 def serve(*, options: ServeOptions, as_json: bool) -> None:
     """Run a gateway."""
-    from adacompute.stages.serve import check_serving, configure, start_serving
+    with needs_extra("serve"):
+        from adacompute.stages.serve import check_serving, configure, start_serving
 
     if options.check:
         show(check_serving(configure(options=options)), _print_serving, as_json=as_json)
@@ -81,7 +83,8 @@ def serve(*, options: ServeOptions, as_json: bool) -> None:
 @command("caps", CapsOptions, click.argument("path", metavar="CONFIG", type=RUN))
 def caps(*, path: Path, options: CapsOptions, as_json: bool) -> None:
     """List caps."""
-    from adacompute.stages.caps import list_caps
+    with needs_extra("serve"):
+        from adacompute.stages.caps import list_caps
 
     show(list_caps(path, options=options), _print_caps, as_json=as_json)
 
