@@ -51,7 +51,7 @@ def test_samples_become_a_calibrated_bundle_and_a_report(many: Path, tmp_path: P
     result = fit_run(str(many), out=out, **QUICK, progress=progress.append)
     bundle = load_bundle(out)
     assert (result["steps"], result["steps_skipped"], result["notes"]) == (STEPS, [], [])
-    assert (result["bundle"], result["run"]) == (str(out), str(tmp_path / "bundle.run"))
+    assert (result["bundle"], result["run"]) == (str(out), str(tmp_path / "bundle" / "run"))
     assert bundle.price_for(2.0) == pytest.approx(result["price"], rel=0.5)
     assert bundle.notes["calibration"]["verdict"] == result["verdict"]
     assert Path(result["report"]).read_text(encoding="utf-8").startswith("<!")
@@ -70,7 +70,7 @@ def test_result_equals_that_of_the_single_commands(many: Path, tmp_path: Path) -
         "bundle": None,
     }
     files = sorted(path.name for path in out.iterdir())
-    assert files == sorted(path.name for path in (tmp_path / "bundle").iterdir())
+    assert [*files, "run"] == sorted(path.name for path in (tmp_path / "bundle").iterdir())
     for name in files:
         assert (out / name).read_bytes() == (tmp_path / "bundle" / name).read_bytes()
 
@@ -132,14 +132,14 @@ def test_invalid_options_are_refused_before_anything_is_written(
     with pytest.raises(kind, match=keyword):
         fit_run(str(many), out=tmp_path / "bundle", **{**QUICK, **options})
     assert not (tmp_path / "bundle").exists()
-    assert not (tmp_path / "bundle.run").exists()
+    assert not (tmp_path / "bundle" / "run").exists()
 
 
 def test_infeasible_budgets_are_refused_before_training(many: Path, tmp_path: Path) -> None:
     options = {**QUICK, "budget": 0.1, "unit": "characters"}
     with pytest.raises(InfeasibleBudget, match=r"0\.1"):
         fit_run(str(many), out=tmp_path / "bundle", **options)
-    assert not (tmp_path / "bundle").exists()
+    assert not (tmp_path / "bundle" / "bundle.json").exists()
 
 
 def test_other_directories_are_not_overwritten(many: Path, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_next_command_serves_a_gain_and_evaluates_without_one(
 
     for verdict, words in {
         "gain": ["serve", "--bundle", "--base-url", "--budget 2", "--grader GRADER"],
-        "no gain": ["evaluate", str(tmp_path / "no gain.run")],
+        "no gain": ["evaluate", str(tmp_path / "no gain" / "run")],
     }.items():
         monkeypatch.setattr("adacompute.stages.fit.calibrate_run", judged(verdict))
         result = fit_run(str(many), out=tmp_path / verdict, **QUICK)
@@ -224,7 +224,7 @@ def test_questions_are_collected_first(tmp_path: Path, monkeypatch: pytest.Monke
         assert load_bundle(out).model == "fake"
         expected = Settings(max_tokens=99, stop=("Q:",))
         assert load_bundle(out).settings == expected
-        assert ada.read_samples(tmp_path / "bundle.run").settings == expected
+        assert ada.read_samples(tmp_path / "bundle" / "run").settings == expected
         served = fake.stats()["choices"]
         again = fit_run(str(source), out=out, **options)
         assert again["steps_skipped"] == ["collect", "train", "calibrate", "report"]

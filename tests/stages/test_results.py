@@ -53,7 +53,7 @@ def fitted(original: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(fitted: Path) -> Path:
-    return fitted / "bundle.run"
+    return fitted / "bundle" / "run"
 
 
 @pytest.fixture
@@ -77,14 +77,14 @@ def test_report_reads_what_fit_computed(
     original: Path, tmp_path: Path, forbid: Callable[[], None]
 ) -> None:
     forbid()
-    run, out = original / "bundle.run", tmp_path / "again.html"
+    run, out = original / "bundle" / "run", tmp_path / "again.html"
     report_run(run, out=out)
     assert out.read_bytes() == (run / "report.html").read_bytes()
 
 
 def test_calibrate_reads_what_fit_computed(fitted: Path, forbid: Callable[[], None]) -> None:
     forbid()
-    result = calibrate_run(fitted / "bundle.run", bundle=fitted / "bundle", budget=3.0)
+    result = calibrate_run(fitted / "bundle" / "run", bundle=fitted / "bundle", budget=3.0)
     assert result["budget"] == 3.0
 
 
@@ -111,7 +111,7 @@ def test_evaluate_reads_what_fit_computed(run: Path, scored: list[PolicyFactory]
 def test_evaluate_reads_folds_that_calibrate_computed(
     fitted: Path, tmp_path: Path, scored: list[PolicyFactory]
 ) -> None:
-    run, out = fitted / "bundle.run", tmp_path / "other"
+    run, out = fitted / "bundle" / "run", tmp_path / "other"
     shutil.rmtree(run / DIRECTORY)
     train_run(run, policy="early-stopping", out=out, levels=LEVELS)
     calibrate_run(run, bundle=out, budget=2.0)
@@ -197,13 +197,13 @@ def test_report_takes_all_that_fit_was_given(
     options: dict[str, Any] = {"policy": "retry", "levels": LEVELS, "budget": 0.0001}
     options |= {"unit": "money", "token_prices": Path("prices.toml"), "price_as": {"own": "listed"}}
     fit_run(str(source), out=tmp_path / "bundle", seed=3, **options)
-    expected = json.loads((tmp_path / "bundle.run" / "report.json").read_text())
+    expected = json.loads((tmp_path / "bundle" / "run" / "report.json").read_text())
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     none: dict[str, Any] = {"price_as": {}, "unit": None, "seed": None}
-    result = report_run(tmp_path / "bundle.run", out=tmp_path / "page.html", **none)
+    result = report_run(tmp_path / "bundle" / "run", out=tmp_path / "page.html", **none)
     assert (result["policy"], result["unit"], result["budget"]) == ("retry", "money", 0.0001)
-    assert json.loads((tmp_path / "bundle.run" / "report.json").read_text()) == expected
+    assert json.loads((tmp_path / "bundle" / "run" / "report.json").read_text()) == expected
 
 
 def test_report_in_another_unit_does_not_take_the_fitted_budget(run: Path, tmp_path: Path) -> None:

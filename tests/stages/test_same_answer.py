@@ -153,8 +153,8 @@ def test_without_today_samples_without_grades_are_refused_before_a_run_is_made(
     with pytest.raises(DataError, match=r"has no column 'correct'.*fit SOURCE --today N"):
         fit_run(str(log), budget=2.0, out=tmp_path / "bundle")
     with pytest.raises(DataError, match="has no column 'correct'"):
-        import_samples(log, tmp_path / "bundle.run")
-    assert not (tmp_path / "bundle.run").exists()
+        import_samples(log, tmp_path / "bundle" / "run")
+    assert not (tmp_path / "bundle" / "run").exists()
 
 
 @pytest.mark.parametrize(("name", "suffix"), [("is_correct", ".csv"), ("Correct", ".jsonl")])
@@ -194,7 +194,7 @@ def test_options_that_need_grades_are_refused(
 ) -> None:
     with pytest.raises((ConfigError, DataError), match=why):
         fit_run(str(log), out=tmp_path / "bundle", **options)
-    assert not (tmp_path / "bundle").exists()
+    assert not (tmp_path / "bundle" / "bundle.json").exists()
 
 
 def test_samples_with_grades_can_be_fitted_to_the_same_answer(tmp_path: Path) -> None:

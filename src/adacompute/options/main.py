@@ -71,7 +71,7 @@ class FitOptions(
         None,
     )
     out: Path = option("Directory of the bundle.")
-    run: Path | None = option("Run directory (default: OUT.run).", None)
+    run: Path | None = option("Run directory (default: OUT/run).", None)
     policy: str | None = option(
         "Kind of policy (default: sequential, if the extra train is installed).", None
     )
@@ -93,7 +93,7 @@ class EvaluateOptions(
 ):
     """Score policies on questions they were not fitted to.
 
-    adacompute evaluate policy.run --today 5
+    adacompute evaluate policy --today 5
     """
 
     OPTIONS: ClassVar = ("today", "budgets", "policies", "levels", "unit", "token_prices")
@@ -105,7 +105,7 @@ class EvaluateOptions(
 class ReportOptions(PriceOptions, SavingOptions):
     """Write a page that shows what a budget buys, and why.
 
-    adacompute report policy.run --out report.html
+    adacompute report policy --out report.html
     """
 
     OPTIONS: ClassVar = ("out", "today", "budget", "policy", "unit", "token_prices")

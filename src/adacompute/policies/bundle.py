@@ -1,8 +1,9 @@
 """Bundle: a policy with everything that its decisions need, in files that are safe to load.
 
     bundle.json      levels, prices, rules, cost unit, features, model, grader, frontier, hashes
-    model-N.onnx     learned models, if there are any
-    tables.npz       tables of a sequential policy
+    model-N-….onnx   learned models, if there are any
+    tables-….npz     tables of a sequential policy
+    run/             the run it was fitted to, which belongs to fit
 
 Nothing in a bundle is executed when it is loaded or used: it names built-in graders only, and no
 path. A bundle of another format version, a missing or changed file, or features of another version
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,17 +34,16 @@ from adacompute.policies import arm_settings
 from adacompute.policies.arm_settings import ArmSettings, read_settings, read_template
 from adacompute.policies.bundle_files import (
     FILE,
-    check_replaceable,
     compute_digest,
     read_bundle_file,
     read_document,
+    write_files,
 )
 from adacompute.policies.confidence import LIKELIHOODS
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.policies.policy import Policy
 from adacompute.policies.serialization import policy_from_json, policy_to_json
 from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
-from adacompute.storage.regular_files import name_in_error
 
 FORMAT = 7
 NOT_JUDGED, SAVES, SAME_ANSWER = "not judged", "saves", "same answer"
@@ -291,23 +290,7 @@ def save_bundle(bundle: Bundle, path: Path) -> str:
         "notes": bundle.notes,
     }
     document = (json.dumps(content, indent=2) + "\n").encode()
-    path = path.resolve()
-    check_replaceable(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
-        new, old = Path(directory, "new"), Path(directory, "old")
-        new.mkdir()
-        with name_in_error(path):
-            for name, data in {**files, FILE: document}.items():
-                (new / name).write_bytes(data)
-        try:
-            if path.exists():
-                path.rename(old)
-            new.rename(path)
-        except BaseException:
-            if old.exists():
-                old.rename(path)
-            raise
+    write_files(path.resolve(), files, document)
     return compute_digest(document)
 
 

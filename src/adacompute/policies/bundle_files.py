@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import BundleError, DataError
 from adacompute.core.memory import check_json
 from adacompute.storage.array_files import unpack_arrays
-from adacompute.storage.regular_files import read_regular
+from adacompute.storage.regular_files import read_regular, write_atomically
 
 FILE = "bundle.json"
 """Names the other files with their hashes, so its own hash is the digest of the bundle."""
 
 TABLES = "tables.npz"
 """Tables of a sequential policy."""
+
+RUN_DIRECTORY = "run"
+"""The run that a bundle was fitted to, if it is kept beside its files."""
+
+DIGITS = 12
+"""How much of its SHA-256 is in the name of a file."""
+
+_DIGITS = f"[0-9a-f]{{{DIGITS}}}"
+_OWN = re.compile(rf"(tables-{_DIGITS}\.npz|model-\d+-{_DIGITS}\.onnx)|\.(tables|model|bundle).*")
+"""Names of files beside ``bundle.json``; a dot begins those that were being written."""
 
 MAX_DOCUMENT_BYTES = 1 << 24
 MAX_FILE_BYTES = 1 << 28
@@ -41,19 +53,28 @@ def read_document(path: Path, *, digest: str | None = None) -> Any:  # noqa: ANN
         raise BundleError(f"{file} is damaged: run 'adacompute research train' again") from None
 
 
-def read_bundle_file(path: Path, name: str, digest: str) -> bytes:
-    """Read a file that ``bundle.json`` names, with its SHA-256."""
+def locate_file(path: Path, name: str, digest: str) -> Path:
+    """Return where a file of a bundle is: its name ends with the beginning of its SHA-256.
+
+    So the files of a new bundle do not replace those of an old one before its ``bundle.json`` does.
+    """
     if Path(name).name != name:
         raise BundleError(f"{path / FILE} names a file outside of the bundle: {name!r}")
+    return path / f"{Path(name).stem}-{digest[:DIGITS]}{Path(name).suffix}"
+
+
+def read_bundle_file(path: Path, name: str, digest: str) -> bytes:
+    """Read a file that ``bundle.json`` names, with its SHA-256."""
+    file = locate_file(path, name, digest)
     try:
-        data = read_regular(path / name, max_bytes=MAX_FILE_BYTES)
+        data = read_regular(file, max_bytes=MAX_FILE_BYTES)
     except OSError as error:
-        raise BundleError(f"{path / name} cannot be read: {error.strerror}") from None
+        raise BundleError(f"{file} cannot be read: {error.strerror}") from None
     except DataError as error:
         raise BundleError(str(error)) from None
     if compute_digest(data) != digest:
         raise BundleError(
-            f"{path / name} was changed after training: run 'adacompute research train' again"
+            f"{file} was changed after training: run 'adacompute research train' again"
         )
     return data
 
@@ -89,11 +110,38 @@ def unpack_tables(data: bytes) -> dict[str, Any]:
 
 
 def check_replaceable(path: Path) -> None:
-    """Refuse a path that holds anything but a bundle, because a new bundle would replace it."""
+    """Refuse a path that holds anything but a bundle and its run."""
     if not path.exists():
         return
-    is_bundle = (path / FILE).is_file() and all(
-        file.name in (FILE, TABLES) or file.match("model-*.onnx") for file in path.iterdir()
+    is_known = path.is_dir() and all(
+        file.name in (FILE, RUN_DIRECTORY) or _OWN.fullmatch(file.name) for file in path.iterdir()
     )
-    if not is_bundle:
+    if not is_known:
         raise BundleError(f"{path} exists and contains other files than a bundle: use another path")
+
+
+def write_files(path: Path, files: Mapping[str, bytes], document: bytes) -> None:
+    """Write the files of a bundle into a directory; one that was there is replaced at the end.
+
+    It is the new bundle when ``bundle.json`` is replaced, and until then the old one.
+    """
+    check_replaceable(path)
+    path.mkdir(parents=True, exist_ok=True)
+    before = set(path.iterdir())
+    written = {locate_file(path, name, compute_digest(data)): data for name, data in files.items()}
+    try:
+        for file, data in {**written, path / FILE: document}.items():
+            write_atomically(file, data)
+    except BaseException:
+        _remove_own(path, keep=before)
+        if not before:
+            path.rmdir()
+        raise
+    _remove_own(path, keep=set(written))
+
+
+def _remove_own(path: Path, *, keep: Collection[Path]) -> None:
+    """Remove the files of a bundle beside ``bundle.json`` but for some."""
+    for file in path.iterdir():
+        if _OWN.fullmatch(file.name) and file not in keep:
+            file.unlink()

@@ -28,11 +28,11 @@ from adacompute.options.definition import takes
 from adacompute.options.main import BatchOptions
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.bundle_checks import check_arms, check_signals, check_verdict
+from adacompute.policies.bundle_files import find_digest
 from adacompute.spending.call_costs import MONEY, CallCosts
 from adacompute.spending.token_prices import TokenPriceList, find_token_prices, parse_token_prices
 from adacompute.stages.batch_plan import LOCAL, RAY, open_engine, plan_questions, read_total
 from adacompute.stages.inputs import no_progress, read_api_key
-from adacompute.storage.manifest import hash_path
 
 
 @takes(BatchOptions)
@@ -53,16 +53,7 @@ def run_batch(
     columns = {"text_column": options.text_column, "id_column": options.id_column}
     source = open_questions(questions, **columns)
     total = read_total(options.total, options.budget, source.n_questions)
-    check_verdict(
-        bundle,
-        total / source.n_questions,
-        path=str(options.bundle),
-        is_accepted=options.accept_verdict,
-    )
-    if not options.base_urls:
-        raise ConfigError("a batch needs a server: give --base-url, or --plan-only to see its plan")
-    check_arms(bundle, str(options.bundle))
-    check_signals(bundle, str(options.bundle))
+    _check_bundle(bundle, options, mean=total / source.n_questions)
     arms, grader = make_arms(options, bundle), _find_grader(options, bundle)
     costs = CallCosts(bundle.unit, _read_prices(options, bundle))
     settings = BatchSettings(total=total, reserve=options.reserve, concurrency=options.concurrency)
@@ -92,6 +83,16 @@ def run_batch(
         job.on_progress = lambda done: progress(str(done))
         result = servers.run(job)
     return result | {"price": plan.price, "expected_cost": plan.expected_cost}
+
+
+def _check_bundle(bundle: Bundle, options: BatchOptions, *, mean: float) -> None:
+    """Refuse a bundle that a batch at a mean budget per question should not or cannot use."""
+    path = str(options.bundle)
+    check_verdict(bundle, mean, path=path, is_accepted=options.accept_verdict)
+    if not options.base_urls:
+        raise ConfigError("a batch needs a server: give --base-url, or --plan-only to see its plan")
+    check_arms(bundle, path)
+    check_signals(bundle, path)
 
 
 def make_arms(options: BatchOptions, bundle: Bundle) -> list[BatchArm]:
@@ -159,7 +160,7 @@ def _identity(
     """Return what a directory must agree on with the batch that continues in it."""
     priced = arms if costs.unit == MONEY else ()
     return {
-        "bundle": hash_path(locate_bundle(options.bundle)),
+        "bundle": find_digest(locate_bundle(options.bundle)),
         "files": [[file.path, file.n_rows] for file in source.files],
         "model": options.model,
         "max_output_tokens": options.max_output_tokens,

@@ -29,7 +29,7 @@ from adacompute.options.main import CollectOptions, FitOptions
 from adacompute.options.research import CalibrateOptions, ImportOptions, TrainOptions
 from adacompute.options.shared import FIRST_SEEN, SamplingOptions
 from adacompute.policies.bundle import ADVISED, load_bundle, name_verdict
-from adacompute.policies.bundle_files import check_replaceable, find_digest
+from adacompute.policies.bundle_files import FILE, RUN_DIRECTORY, check_replaceable, find_digest
 from adacompute.stages.calibrate import calibrate_run, check_settings, tolerance_of
 from adacompute.stages.collect import collect_run, describe_missing
 from adacompute.stages.import_samples import import_samples
@@ -91,7 +91,7 @@ def fit_run(
     check_goal(budget, today, unit=options.unit)
     check_settings(options.confidence, tolerance=tolerance_of(today))
     check_replaceable(out)
-    steps, run = _Steps(progress), options.run or out.with_name(f"{out.name}.run")
+    steps, run = _Steps(progress), options.run or _locate_run(out)
     check_seed(options.seed)
     check_tie_break(options.tie_break)
     training = select(
@@ -113,6 +113,12 @@ def fit_run(
     _add_commands(result["today"] or {}, ["adacompute", "fit", source, "--out", str(out)])
     command = _next_command(result, run, out, grader, options.base_url)
     return {**result, **steps.describe(), "run": str(run), "next": command}
+
+
+def _locate_run(out: Path) -> Path:
+    """Return the run directory of a bundle: inside of it, or beside it, where it once was."""
+    beside, inside = out.with_name(f"{out.name}.run"), out / RUN_DIRECTORY
+    return beside if beside.is_dir() and not inside.exists() else inside
 
 
 def _fit_policy(run: Path, steps: _Steps, training: TrainOptions, options: FitOptions) -> Result:
@@ -193,7 +199,7 @@ def _train(
     steps.progress(f"train {options.policy}")
     lowest = math.inf if budget is None else budget
     train_run(run, options=options, min_budget=lowest, results=results)
-    result = {"bundle_hash": hash_path(out)}
+    result = {"bundle_hash": find_digest(out)}
     store.finish(TRAINED, arguments=arguments, inputs=inputs, outputs={}, result=result)
     steps.note("train", is_skipped=False)
     return result["bundle_hash"]
@@ -205,7 +211,7 @@ def _holds(out: Path, store: Run, trained: str) -> bool:
     known = [trained]
     if calibrated and calibrated.arguments["trained"] == trained:
         known.append(calibrated.result["bundle_hash"])
-    return out.is_dir() and hash_path(out) in known
+    return (out / FILE).is_file() and find_digest(out) in known
 
 
 def _calibrate(
@@ -215,12 +221,12 @@ def _calibrate(
     arguments = {**asdict(options), "bundle": str(out.resolve()), "trained": trained}
     inputs = store.hashes([SAMPLES, GRADES])
     finished = store.find_finished(CALIBRATED, arguments, inputs)
-    if finished and hash_path(out) == finished.result["bundle_hash"]:
+    if finished and find_digest(out) == finished.result["bundle_hash"]:
         steps.note("calibrate", is_skipped=True)
         return {**finished.result["calibration"], "bundle_digest": find_digest(out)}
     steps.progress("calibrate")
     result = calibrate_run(run, options=options, results=results, progress=steps.progress)
-    kept = {"calibration": result, "bundle_hash": hash_path(out)}
+    kept = {"calibration": result, "bundle_hash": find_digest(out)}
     store.finish(CALIBRATED, arguments=arguments, inputs=inputs, outputs={}, result=kept)
     steps.note("calibrate", is_skipped=False)
     return result
