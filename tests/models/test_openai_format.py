@@ -34,7 +34,7 @@ from adacompute.models.openai_format import (
     shorten,
     split_by_weight,
 )
-from adacompute.models.stream_events import parse_delta, parse_event
+from adacompute.models.stream_events import EventReader, parse_delta, parse_event
 
 CHAT = Prompt(messages=({"role": "user", "content": "2 + 2?"},))
 TEXT = Prompt(text="2 + 2 =")
@@ -371,20 +371,36 @@ def test_texts_nested_as_deeply_as_json_allows_are_no_texts() -> None:
 @given(documents.map(lambda value: b"data: " + json.dumps(value).encode()) | st.binary(max_size=30))
 def test_any_line_of_a_stream_is_an_event_or_nothing_or_malformed(line: bytes) -> None:
     try:
-        event = parse_event(line)
+        events = [parse_event(data) for data in EventReader(1_000).feed(line + b"\n")]
     except MalformedReply:
         return
-    if event is not None:
+    for event in events:
         text, finish = parse_delta(event)
         assert isinstance(text, str)
         assert finish is None or isinstance(finish, str)
 
 
-def test_lines_of_a_stream_are_read() -> None:
-    assert parse_event(b'data: {"choices": []}\r') == {"choices": []}
-    assert parse_event(b"data: [DONE]") is None
-    assert parse_event(b": keep-alive") is None
-    assert parse_event(b"") is None
+@given(
+    st.lists(st.sampled_from([b"data: 1", b"data:", b"data: [DONE]", b": ping", b"event: x", b""])),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.integers(1, 30),
+)
+def test_chunks_of_any_size_have_the_same_events(lines: list[bytes], end: bytes, size: int) -> None:
+    stream = b"".join(line + end for line in lines)
+    reader = EventReader(1_000)
+    chunks = [stream[i : i + size] for i in range(0, len(stream), size)]
+    found = [data for chunk in chunks for data in reader.feed(chunk)]
+    assert found == [b" 1"] * lines.count(b"data: 1")
+
+
+def test_a_line_that_is_too_long_is_skipped_and_counted() -> None:
+    reader = EventReader(10)
+    chunks = [b"data: 1\ndata: 23456", b"78901", b"2\nda", b"ta: 3\n"]
+    assert [reader.feed(chunk) for chunk in chunks] == [[b" 1"], [], [], [b" 3"]]
+    assert reader.bytes_skipped == len(b"data: 23456") + len(b"78901")
+
+
+def test_parts_of_an_answer_are_read() -> None:
     chat = {"choices": [{"delta": {"content": "a"}, "finish_reason": None}]}
     assert parse_delta(chat) == ("a", None)
     assert parse_delta({"choices": [{"text": "b", "finish_reason": "stop"}]}) == ("b", "stop")

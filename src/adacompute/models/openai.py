@@ -26,7 +26,7 @@ from adacompute.models.openai_format import (
     sampled_usage,
 )
 from adacompute.models.responses_format import RESPONSES, to_completion
-from adacompute.models.stream_events import parse_event
+from adacompute.models.stream_events import EventReader, parse_event
 from adacompute.models.streams import parse_stream
 
 if TYPE_CHECKING:
@@ -198,26 +198,21 @@ class Upstream(Endpoint):
         self, response: aiohttp.ClientResponse, on_end: Callable[[CallUsage | None], None]
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield the events of a stream; a complete one reports its usage at its end."""
-        rest, text_bytes = b"", 0
+        reader, text_bytes = EventReader(self._max_reply_bytes), 0
         usage: dict[str, Any] = {}
         try:
             async for chunk in self._get_session().chunks(response):
-                *lines, rest = (rest + chunk).split(b"\n")
-                self._check_size(rest)
-                for line in lines:
-                    if (event := parse_event(line)) is not None:
-                        usage = merge_usage(usage, event.get("usage"))
-                        text_bytes += content_bytes(event)
-                        yield event
+                for event in map(parse_event, reader.feed(chunk)):
+                    usage = merge_usage(usage, event.get("usage"))
+                    text_bytes += content_bytes(event)
+                    yield event
+                if reader.bytes_skipped:
+                    raise self._to_error(TransientFailure("an event of its stream is too large"))
             on_end(CallUsage.of(parse_usage({"usage": usage}), text_bytes=text_bytes))
         except MalformedReply as error:
             raise self._to_error(TransientFailure(f"cannot be parsed: {error}")) from None
         except HttpError as error:
             raise self._to_error(self._to_failure(error)) from None
-
-    def _check_size(self, data: bytes) -> None:
-        if len(data) > self._max_reply_bytes:
-            raise MalformedReply("an event of its stream is too large")
 
     def _parse_samples(self, document: object, latency_s: float) -> list[Sample]:
         usage_counts = self.capabilities.usage

@@ -1,22 +1,63 @@
-"""Stream events: pure functions that parse the events of a streamed reply.
+"""Stream events: the one reader of server-sent events, and what the events of a reply say.
 
 The parts of a choice are joined to the choice of a reply that is not streamed, so that both are
-parsed alike. This module knows nothing of connections or of whole streams.
+parsed alike. Each line of data is an event of its own, as all known servers write them. This module
+knows nothing of connections or of whole streams.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from adacompute.models.openai_format import MalformedReply, parse_json, reasoning_of, text_of
 
+DONE = b"[DONE]"
+_FIELD = b"data:"
 
-def parse_event(line: bytes) -> Mapping[str, Any] | None:
-    """Parse one line of a stream: its JSON object, or None if the line carries no data."""
-    name, _, data = line.partition(b":")
-    if name.strip() != b"data" or data.strip() in {b"", b"[DONE]"}:
-        return None
+
+class EventReader:
+    r"""Reads a stream from chunks of any size; a line above ``max_line`` bytes is skipped.
+
+    >>> reader = EventReader(max_line=1_000)
+    >>> reader.feed(b": ping\r\n\r\ndata: 1\n\nda"), reader.feed(b"ta: 2\n\ndata: [DONE]\n\n")
+    ([b' 1'], [b' 2'])
+    """
+
+    def __init__(self, max_line: int) -> None:
+        self.bytes_skipped = 0
+        self._max_line = max_line
+        self._rest = b""
+        self._is_skipping = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the data of the events that end in the next chunk."""
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r", b"\n")
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        found = event_data(lines[self._is_skipping :])
+        self._is_skipping = len(rest) > self._max_line or (self._is_skipping and not lines)
+        self.bytes_skipped += len(rest) * self._is_skipping
+        self._rest = b"" if self._is_skipping else rest
+        return found
+
+
+def event_data(lines: Iterable[bytes]) -> list[bytes]:
+    """Return the data in lines of a stream, without the mark of its end."""
+    found = [line[len(_FIELD) :] for line in lines if line.startswith(_FIELD)]
+    return [data for data in found if data.strip() not in {b"", DONE}]
+
+
+def edit_data(event: bytes, edit: Callable[[bytes], bytes]) -> bytes:
+    """Return an event with its data changed, and every other byte as it was."""
+    lines = event.splitlines(keepends=True)
+    return b"".join(
+        _FIELD + edit(line[len(_FIELD) :]) if line.startswith(_FIELD) else line for line in lines
+    )
+
+
+def parse_event(data: bytes) -> Mapping[str, Any]:
+    """Parse the data of an event, which must be a JSON object."""
     document = parse_json(data)
     if not isinstance(document, dict):
         raise MalformedReply(

@@ -17,10 +17,9 @@ from adacompute.models.messages import Sample
 from adacompute.models.model import merge_usage
 from adacompute.models.openai_format import MalformedReply, content_bytes, parse_samples
 from adacompute.models.responses_format import RESPONSES, find_response, to_completion
-from adacompute.models.stream_events import join_deltas, parse_event
+from adacompute.models.stream_events import DONE, event_data, join_deltas, parse_event
 
 _SEPARATOR = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_DONE = b"[DONE]"
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def parse_stream(
 def split_events(body: bytes) -> Iterator[tuple[bytes, Sequence[Mapping[str, Any]]]]:
     """Yield each event of a stream, as bytes and as the JSON objects of its lines."""
     for raw in _SEPARATOR.split(body):
-        documents = [event for line in raw.splitlines() if (event := parse_event(line)) is not None]
+        documents = [parse_event(data) for data in event_data(raw.splitlines())]
         if any(document.get("error") for document in documents):
             raise MalformedReply("its stream holds an error")
         yield raw + b"\n\n", documents
@@ -82,7 +81,7 @@ def _parse(body: bytes) -> ParsedStream:
     if not events:
         raise MalformedReply("its stream holds no choices")
     choice = join_deltas(_first_choices(chunks))
-    if choice["finish_reason"] is None and _DONE not in body[-64:]:
+    if choice["finish_reason"] is None and DONE not in body[-64:]:
         raise MalformedReply("its stream ends before the answer does")
     document = {**chunks[0], "choices": [choice], "usage": usage}
     return ParsedStream(tuple(events), document, document)

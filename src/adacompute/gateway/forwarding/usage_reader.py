@@ -20,6 +20,7 @@ from adacompute.models.body import (
 )
 from adacompute.models.model import CallUsage, merge_usage, parse_usage
 from adacompute.models.openai_format import content_bytes
+from adacompute.models.stream_events import DONE, EventReader
 
 MAX_DOCUMENT = 8_000_000
 """Bytes of a document, decompressed, whose usage is read."""
@@ -69,8 +70,7 @@ class UsageReader:
         self._is_readable = is_packed or self._coding == b"identity"
         self._decompressor = zlib.decompressobj(_ANY_ZLIB) if is_packed else None
         self._bytes_left = MAX_DECOMPRESSED
-        self._line = b""
-        self._is_skipping = False
+        self._events = EventReader(MAX_LINE)
         self._counts_all = counts_all
         self._indexes: set[object] = set()
         self._text_bytes = 0
@@ -97,7 +97,12 @@ class UsageReader:
         """Read the next chunk of a stream."""
         try:
             for part in self._decompress(chunk):
-                self._read_lines(part)
+                if self._keep_body and len(self.kept) < MAX_KEPT:
+                    self.kept += part
+                skipped = self._events.bytes_skipped
+                for data in self._events.feed(part):
+                    self._read_event(data)
+                self._text_bytes += self._events.bytes_skipped - skipped
         except zlib.error:
             self._is_readable = False
 
@@ -129,7 +134,7 @@ class UsageReader:
         What cannot be parsed, or has too many elements, is counted with all of its bytes.
         """
         n_choices = None
-        if not found and data.strip() != b"[DONE]":
+        if not found and data.strip() != DONE:
             self._text_bytes += len(data)
         for name in _CONTENT:
             if (value := found.get(name, b"null")) == b"null":
@@ -152,20 +157,6 @@ class UsageReader:
             chunk = self._decompressor.unconsumed_tail
             self._bytes_left -= len(part) or len(chunk)
             yield part
-
-    def _read_lines(self, part: bytes) -> None:
-        if self._keep_body and len(self.kept) < MAX_KEPT:
-            self.kept += part
-        if b"\r" in part:
-            part = part.replace(b"\r", b"\n")
-        *lines, rest = (self._line + part).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:") and not self._is_skipping:
-                self._read_event(line[5:])
-            self._is_skipping = False
-        self._is_skipping = self._is_skipping or len(rest) > MAX_LINE
-        self._text_bytes += len(rest) * self._is_skipping
-        self._line = b"" if self._is_skipping else rest
 
     def _read_event(self, data: bytes) -> None:
         """Add the text and the usage of an event."""

@@ -14,6 +14,7 @@ from typing import Any
 from adacompute.models.body import DROP, Body, InvalidBody
 from adacompute.models.openai_format import MalformedReply, parse_json
 from adacompute.models.responses_format import from_chat_usage, without_response_logprobs
+from adacompute.models.stream_events import edit_data
 
 KEEP_ALIVE = b": still sampling\n\n"
 """A comment that keeps the connection of a waiting client open."""
@@ -47,23 +48,21 @@ def edit_response_event(
     """
     if not hide_logprobs and b'"usage"' not in event:
         return event
-    lines = event.splitlines(keepends=True)
-    return b"".join(_edit_response_line(line, usage, hide_logprobs=hide_logprobs) for line in lines)
+    return edit_data(event, lambda data: _edit_response(data, usage, hide_logprobs=hide_logprobs))
 
 
-def _edit_response_line(line: bytes, usage: Mapping[str, Any], *, hide_logprobs: bool) -> bytes:
-    name, colon, value = line.partition(b":")
+def _edit_response(data: bytes, usage: Mapping[str, Any], *, hide_logprobs: bool) -> bytes:
     try:
-        if name == b"data" and hide_logprobs:
-            value = _dump(without_response_logprobs(parse_json(value))) + b"\n"
-        body = Body.parse(value) if name == b"data" else None
+        if hide_logprobs:
+            data = _dump(without_response_logprobs(parse_json(data))) + b"\n"
+        body = Body.parse(data)
         response = None if body is None else Body.parse(body.raw("response"))
     except (InvalidBody, MalformedReply):
-        return line
+        return data
     if body is not None and response is not None and response.is_set("usage"):
         edited = response.edit({"usage": from_chat_usage(usage)})
-        value = value.replace(body.raw("response"), edited, 1)
-    return name + colon + value
+        data = data.replace(body.raw("response"), edited, 1)
+    return data
 
 
 @dataclass(frozen=True)
@@ -91,23 +90,21 @@ def edit_event(event: bytes, head: StreamHead, *, hide_logprobs: bool = False) -
     >>> edit_event(b'data: {"id": "a", "created": 1, "usage": {}}\n\n', StreamHead("b", 2))
     b'data: {"id": "b", "created": 2}\n\n'
     """
-    lines = event.splitlines(keepends=True)
-    return b"".join(_edit_line(line, head, hide_logprobs=hide_logprobs) for line in lines)
+    return edit_data(event, lambda data: _edit_chunk(data, head, hide_logprobs=hide_logprobs))
 
 
-def _edit_line(line: bytes, head: StreamHead, *, hide_logprobs: bool) -> bytes:
-    name, colon, value = line.partition(b":")
+def _edit_chunk(data: bytes, head: StreamHead, *, hide_logprobs: bool) -> bytes:
     try:
-        body = Body.parse(value) if name == b"data" else None
+        body = Body.parse(data)
     except InvalidBody:
-        return line
+        return data
     if body is None:
-        return line
+        return data
     changes: dict[str, Any] = {**asdict(head), "usage": DROP}
     choices = body.read("choices", list[dict[str, Any]]) if hide_logprobs else None
     if isinstance(choices, list):
         changes["choices"] = without_logprobs(choices)
-    return name + colon + body.edit(changes)
+    return body.edit(changes)
 
 
 def without_logprobs(choices: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
