@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import hash_bytes, hash_text
 from adacompute.models.body import count_elements, read_elements, read_members
+from adacompute.models.circuit_breaker import CircuitBreaker
 from adacompute.models.openai_format import check_url
 
 MAX_FAILURES = 3
@@ -48,13 +49,12 @@ _PROMPTS = ("messages", "prompt", "input")
 class Address:
     """One address: what is open there, and whether it works; enter it for each request."""
 
-    def __init__(self, url: str, on_event: OnAddress | None = None) -> None:
+    def __init__(self, url: str, on_event: OnAddress | None, clock: Callable[[], float]) -> None:
         self.url = url
         self.n_open = 0
-        self.retry_at = 0.0
-        self._n_failures = 0
-        self._pause_s = PAUSE_S
-        self._is_on_trial = False
+        self.breaker = CircuitBreaker(
+            max_failures=MAX_FAILURES, pause_s=PAUSE_S, max_pause_s=MAX_PAUSE_S, clock=clock
+        )
         self._on_event = on_event
 
     @property
@@ -68,33 +68,24 @@ class Address:
     def __exit__(self, *_: object) -> None:
         self.n_open -= 1
 
-    def begin_trial(self, now: float) -> None:
-        """Let one request find out whether the address works again; others wait for its end."""
-        self._is_on_trial = True
-        self.retry_at = now + self._pause_s
-
     def record_answer(self) -> None:
         """Note that a request was answered; an old one says nothing of new ones."""
-        if not self._n_failures or (self.retry_at and not self._is_on_trial):
-            return
-        was_skipped = self.retry_at > 0
-        self._n_failures, self._pause_s, self.retry_at = 0, PAUSE_S, 0.0
-        self._is_on_trial = False
-        if was_skipped:
+        if not self.breaker.is_open:
+            self.breaker.record(is_failure=False)
+        elif self.breaker.is_probing and self.breaker.end_probe(is_failure=False):
             self.report("back")
 
-    def record_failure(self, now: float, *, is_unsent: bool) -> None:
-        """Note that a request failed; ``is_unsent`` says that there was no connection."""
-        self._n_failures += 1
-        if self.retry_at and not self._is_on_trial:
-            return  # it was sent before the address was passed over
-        if self._is_on_trial:
-            self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
-        elif not is_unsent and self._n_failures < MAX_FAILURES:
-            return
-        else:
+    def record_failure(self, *, is_unsent: bool) -> None:
+        """Note that a request failed; ``is_unsent`` says that there was no connection.
+
+        One that was sent before the address was passed over does not count.
+        """
+        if self.breaker.is_probing:
+            self.breaker.end_probe(is_failure=True)
+        elif not self.breaker.is_open and self.breaker.record(
+            is_failure=True, is_certain=is_unsent
+        ):
             self.report("skipped")
-        self._is_on_trial, self.retry_at = False, now + self._pause_s
 
     def report(self, event: Event) -> None:
         """Say what happened, to whoever wants to know."""
@@ -118,9 +109,8 @@ class Addresses:
         on_event: OnAddress | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.all = tuple(Address(url, on_event) for url in check_addresses(urls))
+        self.all = tuple(Address(url, on_event, clock) for url in check_addresses(urls))
         self._only = self.all[0] if len(self.all) == 1 else None
-        self._clock = clock
 
     def __str__(self) -> str:
         return ", ".join(self.urls)
@@ -139,14 +129,13 @@ class Addresses:
         if self._only is not None:
             return self._only
         order = self.order(key)
-        now, left = self._clock(), [one for one in order if one not in tried] or order
-        usable = [one for one in left if one.retry_at <= now]
+        left = [one for one in order if one not in tried] or order
+        usable = [one for one in left if one.breaker.admits]
         if not usable:
             return left[0]
         limit = LOAD_FACTOR * sum(one.n_open for one in usable) / len(usable) + SPARE_LOAD
         chosen = next(one for one in usable if one.n_open <= limit)
-        if chosen.retry_at:
-            chosen.begin_trial(now)
+        chosen.breaker.start_probe()
         return chosen
 
     def order(self, key: int) -> list[Address]:
@@ -161,7 +150,7 @@ class Addresses:
         """Note that a request to an address failed; the only one is never passed over."""
         address.report("failed")
         if self._only is None:
-            address.record_failure(self._clock(), is_unsent=is_unsent)
+            address.record_failure(is_unsent=is_unsent)
 
 
 def as_addresses(given: str | Addresses) -> Addresses:

@@ -20,11 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from adacompute.core.circuit_breaker import CircuitBreaker
 from adacompute.core.errors import GraderError
 from adacompute.graders.command import CommandGrader
 from adacompute.graders.grader import Grader
 from adacompute.graders.math import MathGrader
+from adacompute.models.circuit_breaker import CircuitBreaker
 from adacompute.models.messages import Sample
 from adacompute.sampling.session import ParsedAnswer, Session
 
@@ -136,13 +136,13 @@ class Grading:
             self._fail("error", error)
         else:
             if not self._breaker.is_open:
-                self._breaker.record_success()
+                self._breaker.record(is_failure=False)
             return parsed
         return unparsed
 
     def _end_probe(self, probe: asyncio.Future[ParsedAnswer]) -> None:
-        is_success = not probe.cancelled() and probe.exception() is None
-        if self._breaker.end_probe(is_success=is_success):
+        is_failure = probe.cancelled() or probe.exception() is not None
+        if self._breaker.end_probe(is_failure=is_failure):
             logger.warning(
                 "the grader %r works again; %d samples were left unparsed meanwhile",
                 self.grader.name,
@@ -159,7 +159,7 @@ class Grading:
             return
         detail = f": {error}" if error is not None else ""
         logger.warning("a sample is unparsed (%s)%s", reason, detail)
-        if reason != "queue_full" and self._breaker.record_failure():
+        if reason != "queue_full" and self._breaker.record(is_failure=True):
             self._lane.drop_waiting(_CircuitOpenedError())
             logger.warning(
                 "the grader %r fails: its samples are unparsed until it works again",

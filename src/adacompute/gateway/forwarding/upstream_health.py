@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 
 from adacompute.gateway.processes.logs import log
+from adacompute.models.circuit_breaker import CircuitBreaker
 
 WINDOW, MAX_FAILURES = 10, 8
 """Requests that count, and how many of them may fail."""
@@ -36,26 +36,29 @@ class UpstreamHealth:
 
     def __init__(self, check: Check) -> None:
         self._check = check
-        self._failures: deque[bool] = deque(maxlen=WINDOW)
+        self._breaker = CircuitBreaker(
+            max_failures=MAX_FAILURES + 1,
+            window=WINDOW,
+            pause_s=ADMIT_INTERVAL_S,
+            max_pause_s=ADMIT_INTERVAL_S,
+        )
         self._checking: asyncio.Task[None] | None = None
         self._has_failed_check = False
-        self._admitted_at = self._trusted_until = 0.0
-        self.is_failing = False
+        self._trusted_until = 0.0
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether most of the last requests failed, and no check has succeeded since."""
+        return self._breaker.is_open
 
     @property
     def was_asked(self) -> bool:
         """Whether it is known of any request how it ended."""
-        return self.is_failing or bool(self._failures)
+        return bool(self._breaker.failures)
 
     def admits(self) -> bool:
         """Whether a request may be sent to the upstream now."""
-        if not self._has_failed_check:
-            return True
-        now = time.monotonic()
-        if now - self._admitted_at < ADMIT_INTERVAL_S:
-            return False
-        self._admitted_at = now
-        return True
+        return not self._has_failed_check or self._breaker.start_probe()
 
     def record(self, *, is_failure: bool) -> None:
         """Note how a request to the upstream ended.
@@ -64,15 +67,14 @@ class UpstreamHealth:
         """
         if is_failure and time.monotonic() < self._trusted_until:
             return
-        self._failures.append(is_failure)
         if not is_failure:
             self._has_failed_check = False
-        n_failures = sum(self._failures)
-        if self.is_failing and n_failures <= MAX_FAILURES:
-            self._recover()
-        elif not self.is_failing and n_failures > MAX_FAILURES:
-            self.is_failing = True
-            log(logging.ERROR, "the upstream fails: /ready answers 503", failures=n_failures)
+        if self._breaker.record(is_failure=is_failure):
+            if self.is_failing:
+                n_failures = sum(self._breaker.failures)
+                log(logging.ERROR, "the upstream fails: /ready answers 503", failures=n_failures)
+            else:
+                self._recover()
         if self.is_failing and (self._checking is None or self._checking.done()):
             self._checking = asyncio.create_task(self._check_until_it_answers())
 
@@ -83,17 +85,17 @@ class UpstreamHealth:
             await asyncio.wait({self._checking})
 
     def _recover(self) -> None:
-        self.is_failing = self._has_failed_check = False
+        self._has_failed_check = False
         log(logging.WARNING, "the upstream answers again: /ready answers 200")
 
     async def _check_until_it_answers(self) -> None:
         while self.is_failing:
             answers = await self._check()
             if self.is_failing and answers:
-                self._failures.clear()
+                self._breaker.end_probe(is_failure=False)
                 self._trusted_until = time.monotonic() + CHECK_INTERVAL_S
                 self._recover()
             elif self.is_failing:
-                self._admitted_at = time.monotonic()
+                self._breaker.end_probe(is_failure=True)
                 self._has_failed_check = answers is False
                 await asyncio.sleep(CHECK_INTERVAL_S)
