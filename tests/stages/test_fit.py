@@ -75,6 +75,12 @@ def test_result_equals_that_of_the_single_commands(many: Path, tmp_path: Path) -
         assert (out / name).read_bytes() == (tmp_path / "bundle" / name).read_bytes()
 
 
+def test_costs_are_predicted_for_the_next_questions(many: Path, tmp_path: Path) -> None:
+    found = [fit_run(str(many), out=tmp_path / "b", **QUICK, horizon=n) for n in (20, 2000)]
+    assert [one["horizon"] for one in found] == [20, 2000]
+    assert found[0]["cost_high"] > found[1]["cost_high"]
+
+
 def test_second_call_skips_finished_steps(many: Path, tmp_path: Path) -> None:
     out = tmp_path / "bundle"
     first = fit_run(str(many), out=out, **QUICK)

@@ -148,9 +148,6 @@ class CalibrateOptions(SavingOptions, ConfidenceOptions):
     cost_confidence: float | None = option(
         "Hold the budget with this confidence (default: spend it on average).", None
     )
-    horizon: int | None = option(
-        "Predict the cost of the next N questions (default: of the long run).", None
-    )
     margin: float = option("An interval around 0 within this size is no gain.", 0.005)
     max_rounds: int | None = option("Maximum rounds of samples per question.", None)
 

@@ -110,6 +110,9 @@ class ConfidenceOptions:
     """How sure statements are."""
 
     confidence: float = option("Confidence level of all intervals.", CONFIDENCE)
+    horizon: int | None = option(
+        "Predict the cost of the next N questions (default: of the long run).", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
