@@ -48,7 +48,6 @@ OPTIONS = {
     "--ties": "--tie-break",
     "--tariff": "--token-prices",
     "--key-env": "--api-key-env",
-    "--scorer-key-env": "--scorer-api-key-env",
     "--count": "--max-questions",
     "--shots": "--few-shot",
     "--orders": "--permutations",

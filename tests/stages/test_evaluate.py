@@ -323,7 +323,7 @@ def test_rounds_are_limited_and_paid_for(run: Path) -> None:
     options: dict[str, Any] = {**QUICK, "policies": ("mixture", "early-stopping")}
     options |= {"evidence": "votes"}
     free = evaluate_run(run, **options)
-    once = evaluate_run(run, **options, rounds=1)
+    once = evaluate_run(run, **options, max_rounds=1)
     paid = evaluate_run(run, **{**options, "budgets": (2.5, 3.0)}, round_cost=1.0)
 
     def accuracy(result: dict[str, Any]) -> dict[tuple[str, float], float]:

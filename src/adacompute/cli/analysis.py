@@ -16,13 +16,13 @@ from adacompute.cli.output import (
     NOTHING,
     format_amount,
     format_percent,
-    format_value,
     print_rows,
     print_text,
     print_values,
     progress,
     show,
 )
+from adacompute.cli.results import print_arms
 from adacompute.options.main import SpendOptions
 from adacompute.options.research import ArmsOptions, ReplayOptions
 
@@ -45,42 +45,6 @@ def arms(*, run: Path, options: ArmsOptions, as_json: bool) -> None:
     with progress("Comparing arms") as report:
         result = list_arms(run, options=options, progress=report)
     show(result, print_arms, as_json=as_json)
-
-
-def print_arms(result: Result) -> None:
-    """Print efficient levels by rising cost, and the best level of each arm that has none."""
-    rows = sorted(result["rows"], key=lambda row: row["cost"])
-    has_efficient = {row["arm"] for row in rows if row["efficient"]}
-    best: dict[str, Result] = {}
-    for row in rows:
-        if row["arm"] not in has_efficient:
-            held = best.setdefault(row["arm"], row)
-            best[row["arm"]] = row if row["accuracy"] > held["accuracy"] else held
-    shown = [row for row in rows if row["efficient"] or row is best.get(row["arm"])]
-    title = f"Arms by mean cost in {result['unit']}, {result['questions']} questions"
-    print_rows(title, [_describe_level(row, result["confidence"]) for row in shown])
-    efficient = [_level_name(row) for row in rows if row["efficient"]]
-    print_text(f"Efficient, by rising cost: {', '.join(efficient)}.")
-
-
-def _level_name(row: Result) -> str:
-    """Return the name of a level: its arm, and how many samples if there are several."""
-    return str(row["arm"]) if row["samples"] == 1 else f"{row['arm']} × {row['samples']}"
-
-
-def _describe_level(row: Result, confidence: float) -> Result:
-    """Return a row for people."""
-    low, high = format_percent(row["accuracy_low"]), format_percent(row["accuracy_high"])
-    p50, p95 = row["latency_p50_s"], row["latency_p95_s"]
-    return {
-        "arm": row["arm"],
-        "samples": row["samples"],
-        "cost": format_value(row["cost"]),
-        "accuracy": format_percent(row["accuracy"]),
-        f"{format_percent(confidence, 0)} interval": f"{low} to {high}",
-        "latency p50, p95 (s)": NOTHING if p50 is None else f"{p50:.3g}, {p95:.3g}",
-        "efficient": "yes" if row["efficient"] else f"no: {row['dominated_by']}",
-    }
 
 
 @command("spend", SpendOptions, click.argument("directory", metavar="DIR", type=RUN))

@@ -228,6 +228,41 @@ def print_scores(result: Result) -> None:
     print_by_budget("Mean rounds per question", result["rows"], _rounds)
     print_text(_legend(result))
     print_skipped(result)
+    if result["arms"] is not None:
+        print_arms(result["arms"])
+
+
+def print_arms(result: Result) -> None:
+    """Print efficient levels by rising cost, and the best level of each arm that has none."""
+    rows = sorted(result["rows"], key=lambda row: row["cost"])
+    has_efficient = {row["arm"] for row in rows if row["efficient"]}
+    best: dict[str, Result] = {}
+    for row in rows:
+        if row["arm"] not in has_efficient:
+            held = best.setdefault(row["arm"], row)
+            best[row["arm"]] = row if row["accuracy"] > held["accuracy"] else held
+    shown = [row for row in rows if row["efficient"] or row is best.get(row["arm"])]
+    title = f"Arms by mean cost in {result['unit']}, {result['questions']} questions"
+    print_rows(title, [_describe_level(row, result["confidence"]) for row in shown])
+    from adacompute.stages.arms import level_name
+
+    efficient = [level_name(row) for row in rows if row["efficient"]]
+    print_text(f"Efficient, by rising cost: {', '.join(efficient)}.")
+
+
+def _describe_level(row: Result, confidence: float) -> Result:
+    """Return a row for people."""
+    low, high = format_percent(row["accuracy_low"]), format_percent(row["accuracy_high"])
+    p50, p95 = row["latency_p50_s"], row["latency_p95_s"]
+    return {
+        "arm": row["arm"],
+        "samples": row["samples"],
+        "cost": format_value(row["cost"]),
+        "accuracy": format_percent(row["accuracy"]),
+        f"{format_percent(confidence, 0)} interval": f"{low} to {high}",
+        "latency p50, p95 (s)": NOTHING if p50 is None else f"{p50:.3g}, {p95:.3g}",
+        "efficient": "yes" if row["efficient"] else f"no: {row['dominated_by']}",
+    }
 
 
 def print_skipped(result: Result) -> None:

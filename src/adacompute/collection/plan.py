@@ -22,7 +22,6 @@ from adacompute.models.openai_format import check_url
 from adacompute.models.templates import Template
 from adacompute.options.definition import takes
 from adacompute.options.main import CollectOptions
-from adacompute.options.shared import SCORER_API_KEY_ENV
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ CHOICE = ("max_questions", "difficulties", "stratify", "seed")
 
 COPIED = (
     *("grader", "seed", "concurrency", "requests_per_minute", "tokens_per_minute"),
-    *("max_cost", "scorer", "scorer_api_key_env"),
+    *("max_cost", "scorer"),
 )
 """Options that a plan has under the same names."""
 
@@ -75,7 +74,6 @@ class Plan:
     max_cost: float | None = None
     scorer: str | None = None
     scorer_prices: TokenPrices = field(default_factory=TokenPrices)
-    scorer_api_key_env: str = SCORER_API_KEY_ENV
     timeouts: Timeouts = field(default_factory=Timeouts)
     patience_s: float = 60.0
     adaptive: float | None = None

@@ -98,7 +98,7 @@ class EvaluateOptions(
 
     OPTIONS: ClassVar = ("today", "budgets", "policies", "levels", "unit", "token_prices")
 
-    rounds: int | None = option("Maximum rounds of samples per question.", None)
+    max_rounds: int | None = option("Maximum rounds of samples per question.", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,9 +223,8 @@ class BatchOptions(PriceOptions, KeyOptions):
     id_column: str = option("Column of the id.", "question_id")
     plan_only: bool = option("Plan and write first decisions; call nothing.", False)
     engine: str = option(
-        "Run on this machine (local), or on Ray.", "local", choices=("local", "ray")
+        "Run on this machine (local), on Ray (ray), or on a Ray cluster (its address).", "local"
     )
-    ray_address: str | None = option("Address of a Ray cluster (default: start one here).", None)
     accept_verdict: bool = option("Use a policy whose verdict is not 'gain'.", False)
 
 

@@ -11,7 +11,7 @@ from adacompute.options.definition import option
 
 DEFAULT_LEVELS = (1, 2, 4, 8, 16)
 FIRST_SEEN, ALL_EVIDENCE = "first", "all"
-API_KEY_ENV, SCORER_API_KEY_ENV = "OPENAI_API_KEY", "SCORER_API_KEY"
+API_KEY_ENV = "OPENAI_API_KEY"
 CONFIDENCE = 0.95
 
 GRADERS = "numeric, math, choice, exact, or cmd:COMMAND for your own program."
@@ -202,11 +202,10 @@ class SamplingOptions(KeyOptions):
     )
     stratify: bool = option("Choose equally many of each difficulty.", False)
     max_cost: float | None = option("Stop before the cost exceeds this much money.", None)
-    scorer: str | None = option("URL of a server that scores samples, for best-of-n.", None)
-    scorer_price: float = option("Cost per score.", 0.0)
-    scorer_api_key_env: str = option(
-        "Environment variable that holds the scorer's API key, if it needs one.", SCORER_API_KEY_ENV
+    scorer: str | None = option(
+        "URL of a server that scores samples, for best-of-n; its key is in SCORER_API_KEY.", None
     )
+    scorer_price: float = option("Cost per score.", 0.0)
     timeout: float = option("Seconds until a reply must begin.", 120.0)
     concurrency: int = option("Maximum concurrent calls.", 64)
     requests_per_minute: int | None = option("Rate limit of your provider.", None)

@@ -31,7 +31,14 @@ from adacompute.policies.bundle_checks import check_arms, check_signals, check_v
 from adacompute.policies.bundle_files import find_digest
 from adacompute.spending.call_costs import MONEY, CallCosts
 from adacompute.spending.token_prices import TokenPriceList, find_token_prices, parse_token_prices
-from adacompute.stages.batch_plan import LOCAL, RAY, open_engine, plan_questions, read_total
+from adacompute.stages.batch_plan import (
+    LOCAL,
+    RAY,
+    find_cluster,
+    open_engine,
+    plan_questions,
+    read_total,
+)
 from adacompute.stages.inputs import no_progress, read_api_key
 
 
@@ -59,7 +66,7 @@ def run_batch(
     settings = BatchSettings(total=total, reserve=options.reserve, concurrency=options.concurrency)
     for arm in arms:
         costs.check(arm.model, arm.settings.max_tokens)
-    with open_engine(options.engine, ray_address=options.ray_address) as engine:
+    with open_engine(options.engine) as engine:
         batch = engine.prepare(
             bundle, source, options.out, lambda done: progress(f"planning: {done}")
         )
@@ -74,10 +81,10 @@ def run_batch(
         "identity": _identity(options, source, grader, costs, arms),
     }
     servers = Servers.find(options.base_urls, arms[0].model, read_api_key(options.api_key_env))
-    if options.engine == RAY:
+    if options.engine != LOCAL:
         parts = RayBatch(source=source, grader=grader, servers=servers, **shared)
         path = locate_bundle(options.bundle)
-        result = sample_on_ray(parts, path, address=options.ray_address, report=progress)
+        result = sample_on_ray(parts, path, address=find_cluster(options.engine), report=progress)
     else:
         job = BatchJob(span=Span.all(source), bundle=bundle, grader=load_grader(grader), **shared)
         job.on_progress = lambda done: progress(str(done))
@@ -118,9 +125,9 @@ def make_arms(options: BatchOptions, bundle: Bundle) -> list[BatchArm]:
 
 def _check_engine(options: BatchOptions) -> None:
     """Refuse a directory in which the other engine has begun."""
-    other = {LOCAL: ROUND.format(0), RAY: JOB}[options.engine]
+    other = ROUND.format(0) if options.engine == LOCAL else JOB
     if (options.out / other).is_file():
-        begun = LOCAL if options.engine == RAY else RAY
+        begun = RAY if options.engine == LOCAL else LOCAL
         raise ConfigError(
             f"{options.out} belongs to a batch with engine={begun}: go on with it, or use another "
             "directory"

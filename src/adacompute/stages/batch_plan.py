@@ -30,7 +30,6 @@ PLAN, MANIFEST = "plan", "plan.json"
 """Directory of the files of first actions, and the manifest that is written last."""
 
 LOCAL, RAY = "local", "ray"
-ENGINES = (LOCAL, RAY)
 
 
 def plan_questions(
@@ -44,8 +43,7 @@ def plan_questions(
     """Plan a batch and write first actions."""
     columns = {"text_column": options.text_column, "id_column": options.id_column}
     source, out = open_questions(questions, **columns), options.out
-    address = options.ray_address
-    with open_engine(options.engine, workers=workers, ray_address=address) as chosen:
+    with open_engine(options.engine, workers=workers) as chosen:
         batch = chosen.prepare(bundle, source, out, lambda progress: report(str(progress)))
         total = read_total(options.total, options.budget, batch.n_questions)
         arguments = {"total": total, "unit": bundle.unit}
@@ -73,13 +71,12 @@ class PlanningEngine(NamedTuple):
 
 
 @contextmanager
-def open_engine(
-    engine: str = LOCAL, *, workers: int | None = None, ray_address: str | None = None
-) -> Iterator[PlanningEngine]:
-    """Open an engine by its name; its processes end with the context."""
+def open_engine(engine: str = LOCAL, *, workers: int | None = None) -> Iterator[PlanningEngine]:
+    """Open an engine by its name, or Ray by the address of a cluster.
+
+    Its processes end with the context.
+    """
     if engine == LOCAL:
-        if ray_address is not None:
-            raise ConfigError("an address of a cluster is for the engine 'ray'")
         with WorkerProcesses(workers) as processes:
             yield PlanningEngine(
                 lambda bundle, source, out, show: prepare_batch(
@@ -87,16 +84,24 @@ def open_engine(
                 ),
                 partial(write_first_actions, processes=processes),
             )
-    elif engine == RAY:
-        with connect(ray_address, n_cpus=workers):
+    else:
+        with connect(find_cluster(engine), n_cpus=workers):
             yield PlanningEngine(
                 lambda bundle, source, out, show: prepare_on_ray(
                     bundle, source, directory=out, workers=workers, on_progress=show
                 ),
                 partial(write_on_ray, workers=workers),
             )
-    else:
-        raise ConfigError(f"engine must be {' or '.join(ENGINES)}, got {engine!r}")
+
+
+def find_cluster(engine: str) -> str | None:
+    """Return the address of a Ray cluster; None to start one here."""
+    if engine == RAY:
+        return None
+    if ":" not in engine:
+        names = f"{LOCAL}, {RAY} or the address of a cluster"
+        raise ConfigError(f"engine must be {names}, got {engine!r}")
+    return engine
 
 
 def read_total(total: float | None, budget: float | None, n_questions: int) -> float:

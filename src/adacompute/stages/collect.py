@@ -45,6 +45,7 @@ from adacompute.stages.probe import find_capabilities
 from adacompute.storage.paid_samples import lock_directory
 from adacompute.storage.store import SAMPLES, Run
 
+SCORER_API_KEY_ENV = "SCORER_API_KEY"
 LOG = "collect.log"
 OVERLOADED = ("answered 429", "answered 503", "answered 529", "did not begin")
 """How the client's retry events start when a server is overloaded."""
@@ -212,7 +213,7 @@ async def _collect_arm(
 def _open_scorer(plan: Plan, url: str, log: _Log) -> HttpScorer:
     return HttpScorer(
         url,
-        api_key=read_api_key(plan.scorer_api_key_env),
+        api_key=read_api_key(SCORER_API_KEY_ENV),
         timeouts=plan.timeouts,
         max_connections=plan.concurrency,
         on_event=lambda event, fields: log(event, {"scorer": url, **fields}),

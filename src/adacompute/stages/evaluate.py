@@ -20,10 +20,12 @@ from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import find_obstacle, has_registered, list_policies
 from adacompute.evaluation.scores import evaluate
 from adacompute.features.embedding import pin_encoder
-from adacompute.options.definition import takes
+from adacompute.options.definition import select, takes
 from adacompute.options.main import EvaluateOptions
+from adacompute.options.research import ArmsOptions
 from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.episode import FIRST_SEEN
+from adacompute.stages.arms import list_arms
 from adacompute.stages.calibrate import check_settings, tolerance_of
 from adacompute.stages.inputs import (
     LEARNED,
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 
 
 EVALUATION = "evaluation.json"
-FORMAT = 8
+FORMAT = 9
 """Version of the scores in the run."""
 
 TEXT_POLICIES = (*ROUTERS, "longest-first")
@@ -70,7 +72,7 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Score policies on held-out questions; costs: see `CostModel`."""
     store, features, unit = Run(run), pin_encoder(options.features), options.unit
-    rounds, evidence, tie_break = options.rounds, options.evidence, options.tie_break
+    rounds, evidence, tie_break = options.max_rounds, options.evidence, options.tie_break
     costs = CostModel(unit, token_prices_of(options, run), options.native_n, options.round_cost)
     recorded, today = read_recorded(store), options.today
     about = _describe_run(recorded, costs, rounds=rounds, evidence=evidence, tie_break=tie_break)
@@ -94,7 +96,9 @@ def evaluate_run(
     pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
     now = resolve_today(today, recorded, unit=unit), check_settings(tolerance=tolerance_of(today))
     result = _score(pool, arguments, *now, (results or RunResults.of(run)).share, progress)
+    arms = select(ArmsOptions, options, levels=tuple(arguments["levels"]))
     result |= {"skipped": skipped, **describe_subsample(recorded)}
+    result["arms"] = list_arms(run, options=arms, progress=progress) if about.has_arms else None
     files = {EVALUATION: result}
     store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=files, result=result)
     return result
@@ -145,7 +149,7 @@ def _has_lengths(tokens: FloatArray, characters: FloatArray) -> bool:
 def _check_rounds(rounds: int | None) -> int | None:
     """Return the maximum number of rounds, if it is valid."""
     if rounds is not None and rounds < 1:
-        raise ConfigError(f"rounds must be at least 1, got {rounds}")
+        raise ConfigError(f"max-rounds must be at least 1, got {rounds}")
     return rounds
 
 
