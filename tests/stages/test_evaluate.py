@@ -341,7 +341,7 @@ def test_rounds_are_limited_and_paid_for(run: Path) -> None:
             assert rounds["early-stopping", 2.0] > 1
         if result is once:
             assert rounds["early-stopping", 2.0] == pytest.approx(1.0)
-    for wrong in ({"rounds": 0}, {"round_cost": -1.0}):
+    for wrong in ({"max_rounds": 0}, {"round_cost": -1.0}):
         with pytest.raises(ConfigError, match="round"):
             evaluate_run(run, **{**options, "policies": None, **wrong})
 
