@@ -250,6 +250,7 @@ def test_one_medium_sample_beats_eight_low_ones(tmp_path: Path) -> None:
     assert rows["medium"]["accuracy"] == pytest.approx(0.879, abs=0.001)
     assert rows["low × 8"]["dominated_by"] == "medium"
 
+
 def test_evaluate_prints_the_arms_of_a_run(run: Path) -> None:
     words = ["evaluate", str(run), "--policies", "mixture", "--unit", "tokens", "--levels", "1,2"]
     shown = CliRunner().invoke(cli, words, catch_exceptions=False).output
