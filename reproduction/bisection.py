@@ -10,10 +10,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from adacompute.core.block_cutoff import infeasible
+from adacompute.core.cutoff import choose, infeasible
 from adacompute.core.oracle import dual, mix_split
 from adacompute.core.types import Allocation, FloatArray, Split, UtilityTable, sum_cost
-from adacompute.core.upgrades import choose
 
 MAX_BISECTED_PRICE = 5.0
 """Upper end of the bracket in which the paper searches the price."""

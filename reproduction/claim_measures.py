@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from adacompute.core.cutoff import choose
 from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, UtilityTable
-from adacompute.core.upgrades import choose
 from adacompute.policies.learners import fit_classifier
 from adacompute.policies.router import max_regret
 from reproduction.oracle_data import FIFTHS, make_price_grid

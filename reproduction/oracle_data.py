@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from adacompute.core.cutoff import choose
 from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray, UtilityTable
-from adacompute.core.upgrades import choose
 from reproduction.bisection import Trace, bisect
 from reproduction.run_data import (
     BUDGETS,

@@ -1,42 +1,44 @@
-"""The annotated tree in docs/contribute/architecture.md, made from the modules' docstrings.
+"""The layers and the annotated tree in the documentation, from the import contract and docstrings.
 
 Run it with ``python -m scripts.write_architecture`` after adding, moving or redescribing a module.
-A test fails while the page is out of date.
+A test fails while a page is out of date.
 """
 
 from __future__ import annotations
 
 import ast
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "contribute" / "architecture.md"
-BEGIN, END = "<!-- tree: begin -->\n", "<!-- tree: end -->"
-ORDER = (
-    "cli",
-    "api",
-    "stages",
-    "collection",
-    "report",
-    "gateway",
-    "batch",
-    "evaluation",
-    "sampling",
-    "policies",
-    "models",
-    "spending",
-    "storage",
-    "graders",
-    "features",
-    "datasets",
-    "options",
-    "core",
-    "testing",
-)
-"""Folders from the top layer to the bottom one; those that do not exist are skipped."""
+SOURCE = ROOT / "src" / "adacompute"
+PAGES = {"docs/contribute/architecture.md": ("layers", "tree"), "CONTRIBUTING.md": ("layers",)}
+"""Pages, and what is written into each of them between two comments."""
 
 OUTSIDE = ("reproduction", "test_support")
 """Folders of the repository that are not installed."""
+
+
+def read_layers() -> list[list[str]]:
+    """Return the folders of each row of the import contract, from the top."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (rows,) = (one["layers"] for one in contracts if one["type"] == "layers")
+    return [[name.strip().removeprefix("adacompute.") for name in row.split("|")] for row in rows]
+
+
+def layers() -> str:
+    """Return a table with one line per row of the import contract."""
+    lines = ["| layer, from the top | what it does |", "|---|---|"]
+    for row in read_layers():
+        paths = [SOURCE / name for name in row]
+        found = [
+            path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in paths
+        ]
+        names = ", ".join(f"`{name}`" for name in row)
+        lines.append(f"| {names} | {'; '.join(map(first_line, found))} |")
+    return "\n".join([*lines, ""])
 
 
 def first_line(path: Path) -> str:
@@ -62,20 +64,32 @@ def _folder_lines(folder: Path, indent: str) -> list[str]:
 
 def tree() -> str:
     """Return the tree with one line per module, top layer first."""
-    source = ROOT / "src" / "adacompute"
-    found = {path.parent.name for path in source.glob("*/__init__.py")}
-    folders = [name for name in ORDER if name in found] + sorted(found - set(ORDER))
+    found = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    layered = [name for row in read_layers() for name in row]
+    folders = [name for name in layered if name in found] + sorted(found - set(layered))
     lines = ["```text"]
-    for folder in [*(source / name for name in folders), *(ROOT / name for name in OUTSIDE)]:
+    for folder in [*(SOURCE / name for name in folders), *(ROOT / name for name in OUTSIDE)]:
         lines += _folder_lines(folder, "")
     return "\n".join([*lines, "```", ""])
 
 
+def rewritten_pages() -> Iterator[tuple[Path, str]]:
+    """Yield each page with what it should say."""
+    texts = {"layers": layers(), "tree": tree()}
+    for name, parts in PAGES.items():
+        path = ROOT / name
+        text = path.read_text()
+        for part in parts:
+            begin, end = f"<!-- {part}: begin -->\n", f"<!-- {part}: end -->"
+            before, rest = text.split(begin)
+            text = before + begin + texts[part] + end + rest.split(end)[1]
+        yield path, text
+
+
 def main() -> None:
-    """Rewrite the page between its markers."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(before + BEGIN + tree() + END + after)
+    """Rewrite the pages between their comments."""
+    for path, text in rewritten_pages():
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -166,10 +166,18 @@ def test_every_example_is_run_by_a_test() -> None:
     assert {f"test_{name}" for name in names} <= set(globals())
 
 
-def test_the_tree_in_the_documentation_is_up_to_date() -> None:
+def test_layers_and_tree_in_the_documentation_are_up_to_date() -> None:
     module = load_program(ROOT / "scripts" / "write_architecture.py")
-    shown = module.PAGE.read_text().split(module.BEGIN)[1].split(module.END)[0]
-    assert shown == module.tree(), "run 'python -m scripts.write_architecture'"
+    for path, text in module.rewritten_pages():
+        assert path.read_text() == text, "run 'python -m scripts.write_architecture'"
+
+
+def test_every_package_is_in_the_contract_of_layers() -> None:
+    module = load_program(ROOT / "scripts" / "write_architecture.py")
+    listed = [name for row in module.read_layers() for name in row]
+    found = {path.parent.name for path in module.SOURCE.glob("*/__init__.py")}
+    assert found | {"research"} == {*listed, "testing"}
+    assert len(listed) == len(set(listed))
 
 
 @pytest.mark.nightly

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adacompute.core.cutoff import choose
 from adacompute.core.types import FloatArray
-from adacompute.core.upgrades import choose
 from adacompute.evaluation.pool import Pool
 from reproduction.ablations import Efficiency
 from reproduction.archetypes import Compositions, find_archetypes

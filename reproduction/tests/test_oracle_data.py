@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from adacompute.core.cutoff import choose
 from adacompute.core.oracle import frontier, solve
 from adacompute.core.types import UtilityTable
-from adacompute.core.upgrades import choose
 from adacompute.evaluation.pool import Pool
 from reproduction.archetypes import (
     NAMES,

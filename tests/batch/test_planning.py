@@ -22,7 +22,7 @@ from adacompute.batch.planning import PlanProgress, make_plan, prepare_batch
 from adacompute.batch.preparation import Preparation
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionSource, open_questions
-from adacompute.core.block_cutoff import EVERYTHING
+from adacompute.core.cutoff import EVERYTHING
 from adacompute.core.errors import ConfigError, InfeasibleBudget
 from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable, hash_text

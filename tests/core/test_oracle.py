@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 from adacompute.core import oracle
+from adacompute.core.cutoff import choose
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.core.oracle import dual, frontier, solve
 from adacompute.core.types import Allocation, FloatArray, IntArray, UtilityTable
-from adacompute.core.upgrades import choose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

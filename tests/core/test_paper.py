@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.cutoff import choose
 from adacompute.core.oracle import dual, frontier, solve
 from adacompute.core.types import FloatArray, IntArray, UtilityTable
-from adacompute.core.upgrades import choose
 from adacompute.core.utility import estimate
 
 BudgetAt: TypeAlias = Callable[[UtilityTable, float], float]

@@ -1,1 +1,1 @@
-"""Files of questions under a hard total: planning, sampling and answers, on any number of cores."""
+"""Batch: answers to files of questions under a hard total, on any number of cores or machines."""

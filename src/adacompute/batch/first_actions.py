@@ -12,8 +12,8 @@ import numpy as np
 
 from adacompute.batch.plan import BatchPlan
 from adacompute.batch.preparation import Preparation, Prepared
+from adacompute.core.cutoff import apply_cutoff
 from adacompute.core.types import IntArray, KeyArray, UtilityTable
-from adacompute.core.upgrades import apply_cutoff
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import PreparedKind as Kind

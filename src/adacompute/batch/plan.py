@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from adacompute.core.cutoff import Cutoff
 from adacompute.core.errors import ConfigError, InfeasibleBudget
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.core.upgrades import Cutoff
 
 TOLERANCE = 1e-9
 """Relative difference up to which two costs count as equal."""

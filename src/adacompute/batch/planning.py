@@ -30,7 +30,7 @@ from adacompute.batch.preparation import Preparation
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionFile, QuestionSource
 from adacompute.batch.spool import Shard, ShardSummary, Spool, split_source
-from adacompute.core.block_cutoff import find_block_cutoff, is_sampled
+from adacompute.core.cutoff import find_cutoff, is_sampled
 from adacompute.core.errors import AdaComputeError
 from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable, join_tables
@@ -248,7 +248,7 @@ def _plan_utilities(batch: PlannedBatch, total: float) -> BatchPlan:
     n_questions = batch.n_questions
     read = partial(read_utilities, batch)
     sample = join_tables(list(read(sampled=True)))
-    found = find_block_cutoff(read, sample, total / n_questions)
+    found = find_cutoff(read, sample, total / n_questions)
     curve = _sample_curve(sample)
     price, spent = found.cutoff.price, float(found.cost)
     return BatchPlan(n_questions, total, price, spent, curve, found.cutoff)

@@ -15,7 +15,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adacompute.core.block_cutoff import SAMPLE_SIZE, find_block_cutoff, infeasible
+from adacompute.core.cutoff import (
+    BLOCK_SIZE,
+    SAMPLE_SIZE,
+    Cutoff,
+    apply_cutoff,
+    choose,
+    find_cutoff,
+    infeasible,
+)
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import (
     Allocation,
@@ -25,7 +33,7 @@ from adacompute.core.types import (
     UtilityTable,
     sum_cost,
 )
-from adacompute.core.upgrades import BLOCK_SIZE, Cutoff, apply_cutoff, choose, envelope
+from adacompute.core.upgrades import envelope
 
 
 def solve(table: UtilityTable, budget: float) -> Allocation:
@@ -46,7 +54,7 @@ def solve(table: UtilityTable, budget: float) -> Allocation:
     rounded = _round_budget(table, budget)
     stride = len(table) // SAMPLE_SIZE
     sample = table.take(slice(None, None, stride)) if stride > 1 else None
-    cutoff = find_block_cutoff(lambda: table.blocks(BLOCK_SIZE), sample, rounded).cutoff
+    cutoff = find_cutoff(lambda: table.blocks(BLOCK_SIZE), sample, rounded).cutoff
     choice = np.concatenate([apply_cutoff(block, cutoff) for block in table.blocks(BLOCK_SIZE)])
     found = _allocate(table, rounded, choice, cutoff)
     if rounded == budget:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from adacompute.core.cutoff import choose
 from adacompute.core.errors import BundleError
 from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray, Level, UtilityTable
-from adacompute.core.upgrades import choose
 from adacompute.policies.inference import OnnxModel, Predictor
 from adacompute.policies.learners import fit_classifier, fit_values
 from adacompute.policies.policy import NO_LEVEL, Policy, PreparedKind, State, mixing_uniform

@@ -19,10 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.core.block_cutoff import find_block_cutoff, is_sampled
+from adacompute.core.cutoff import Cutoff, apply_cutoff, find_cutoff, is_sampled
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import FloatArray, IntArray, UtilityTable, join_tables, sum_cost
-from adacompute.core.upgrades import Cutoff, apply_cutoff
 
 PREFIX = "utility_"
 """Beginning of the names of the columns that hold utilities."""
@@ -132,7 +131,7 @@ def solve_files(
         raise DataError(f"there are no questions in {path}")
     read = partial(read_blocks, files, np.array(cost, dtype=np.float64))
     sample = join_tables(list(read(sampled=True)))
-    cutoff = find_block_cutoff(read, sample, budget).cutoff
+    cutoff = find_cutoff(read, sample, budget).cutoff
     totals = AllocationTotals(len(cost))
     schema = pa.schema([("level", pa.int16())])
     out.parent.mkdir(parents=True, exist_ok=True)

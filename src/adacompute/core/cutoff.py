@@ -1,4 +1,4 @@
-"""Block cutoff: where buying stops, found from blocks of questions.
+"""Cutoff: where buying stops, found from blocks of questions, and the levels that are bought.
 
 Blocks are merged in any order to the same answer, so a table never has to be in memory as a whole.
 A long table takes one pass, with a sample of the questions to begin with. The sample says between
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,16 @@ from adacompute.core.types import (
     join_tables,
     sum_cost,
 )
-from adacompute.core.upgrades import Cutoff, Upgrades, apply_cutoff, apply_cutoffs, envelope
+from adacompute.core.upgrades import Upgrades, envelope
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+BLOCK_SIZE = 1 << 14
+"""Questions per block: their utilities fit into the cache of one core."""
+
+ROUNDING_TOLERANCE = 2.0**-46
+"""Net values closer than this, relative to their terms, may be in the wrong order by rounding."""
 
 SAMPLE_SIZE = 1 << 17
 """Questions from which the bracket is estimated."""
@@ -42,8 +51,127 @@ SLACKS = (4.0, 16.0)
 MAX_INT_SUM = 2**62
 """Sums up to this value fit into 64 bits, even if the estimate of the sum is rounded."""
 
+
+@dataclass(frozen=True)
+class Cutoff:
+    """Where buying stops: this upgrade, and all that come after it in the order, are not bought.
+
+    ``key`` is the question whose upgrade to ``level`` does not fit, and ``probability`` is the
+    share of its cost that the rest of the budget pays for. If all upgrades fit, the price is 0 and
+    the key is None.
+    """
+
+    price: float
+    tie: int = 0
+    step: int = 0
+    key: int | None = None
+    level: int = 0
+    probability: float = 0.0
+
+
 NOTHING, EVERYTHING = Cutoff(price=np.inf), Cutoff(price=0.0)
 """Cutoffs at which no upgrade is bought, and all are."""
+
+
+def choose(table: UtilityTable, price: float) -> IntArray:
+    """Return each question's level with the largest utility − price × cost; ties go to the cheaper.
+
+    >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1, 4]))
+    >>> choose(table, 0.1).tolist(), choose(table, 0.3).tolist()
+    ([0, 1], [0, 0])
+    """
+    return apply_cutoff(table, Cutoff(price))
+
+
+def _choose_at(table: UtilityTable, prices: tuple[float, ...]) -> list[tuple[IntArray, BoolArray]]:
+    """Choose at several prices in one pass, and return which choices are certain.
+
+    A choice is certain if its lead is larger than any rounding error, so that ``envelope`` must
+    agree with it. At a price of 0 or infinity nothing is rounded.
+    """
+    columns = np.ascontiguousarray(table.utility.T)
+    max_utility = max(float(columns.max(initial=0.0)), -float(columns.min(initial=0.0)))
+    max_cost = float(table.cost.max(initial=0.0))
+    shared = table.cost.ndim == 1
+    order = np.argsort(table.cost, kind="stable") if shared else np.arange(table.n_levels)
+    columns, cost = columns[order], table.cost.T[order]
+    chosen = []
+    for price in prices:
+        best, lead = (_shared_costs if shared else _own_costs)(columns, cost, price)
+        tolerance = -1.0
+        if price not in (0.0, np.inf):
+            tolerance = ROUNDING_TOLERANCE * (max_utility + price * max_cost)
+        chosen.append((order[best], lead > tolerance))
+    return chosen
+
+
+def _shared_costs(
+    columns: FloatArray, cost: FloatArray, price: float
+) -> tuple[npt.NDArray[Any], FloatArray]:
+    """Return the best level and its lead over the best level of another cost.
+
+    Levels are sorted by cost.
+    """
+    if price == np.inf:
+        columns, price = columns[: int((cost == cost[0]).sum())], 0.0
+    level_type = np.int8 if len(columns) <= np.iinfo(np.int8).max else np.int64
+    level = np.zeros(columns.shape[1], dtype=level_type)
+    best = columns[0] - price * cost[0]
+    second = np.full_like(best, -np.inf)
+    net, loser = np.empty_like(best), np.empty_like(best)
+    better = np.empty(len(best), dtype=np.bool_)
+    for k in range(1, len(columns)):
+        np.subtract(columns[k], price * cost[k], out=net)
+        np.greater(net, best, out=better)
+        np.minimum(net, best, out=loser)
+        if cost[k] == cost[k - 1]:
+            loser[cost[level] == cost[k]] = -np.inf
+        np.maximum(second, loser, out=second)
+        np.maximum(level, better * level_type(k), out=level)  # many times faster than a mask
+        np.maximum(best, net, out=best)
+    return level, best - second
+
+
+def _own_costs(columns: FloatArray, cost: FloatArray, price: float) -> tuple[IntArray, FloatArray]:
+    """Do the same where each question has its own costs, so that levels are not sorted by cost."""
+    value, tie = (-cost, columns) if price == np.inf else (columns - price * cost, -cost)
+    rows = np.arange(columns.shape[1])
+    level = np.zeros(len(rows), dtype=np.int64)
+    second = np.full(len(rows), -np.inf)
+    for k in range(1, len(columns)):
+        best, best_tie = value[level, rows], tie[level, rows]
+        loser = np.minimum(best, value[k])
+        loser[cost[level, rows] == cost[k]] = -np.inf
+        np.maximum(second, loser, out=second)
+        level[(value[k] > best) | ((value[k] == best) & (tie[k] > best_tie))] = k
+    return level, value[level, rows] - second
+
+
+def apply_cutoff(block: UtilityTable, cutoff: Cutoff) -> IntArray:
+    """Return each question's level under the cutoff."""
+    return apply_cutoffs(block, (cutoff,))[0]
+
+
+def apply_cutoffs(block: UtilityTable, cutoffs: tuple[Cutoff, ...]) -> list[IntArray]:
+    """Return each question's level under several cutoffs, in one pass over the block."""
+    prices = tuple(dict.fromkeys(cutoff.price for cutoff in cutoffs))
+    chosen = dict(zip(prices, _choose_at(block, prices), strict=True))
+    near = {price: np.flatnonzero(~certain) for price, (_, certain) in chosen.items()}
+    found, envelopes = [], {}
+    for cutoff in cutoffs:
+        rows, choice = near[cutoff.price], chosen[cutoff.price][0].copy()
+        if len(rows):
+            if cutoff.price not in envelopes:
+                envelopes[cutoff.price] = envelope(block.take(rows))
+            start, upgrades = envelopes[cutoff.price]
+            tie, last = upgrades.tie, np.uint64(cutoff.tie)
+            earlier = (tie < last) | ((tie == last) & (upgrades.step < cutoff.step))
+            tied = upgrades.ratio == cutoff.price
+            bought = (upgrades.ratio > cutoff.price) | (tied & earlier)
+            choice[rows] = start
+            choice[rows[upgrades.question[bought]]] = upgrades.level[bought]
+        found.append(choice)
+    return found
 
 
 @dataclass(frozen=True)
@@ -84,6 +212,11 @@ def _rank(cutoff: Cutoff) -> tuple[float, int, int]:
     return -cutoff.price, cutoff.tie, cutoff.step
 
 
+def _cutoff_before(upgrades: Upgrades, at: int) -> Cutoff:
+    """Return the cutoff of what comes before an upgrade in the order of upgrades."""
+    return Cutoff(float(upgrades.ratio[at]), int(upgrades.tie[at]), int(upgrades.step[at]))
+
+
 def is_sampled(key: KeyArray, n_questions: int) -> BoolArray:
     """Return which questions are in the sample: about ``SAMPLE_SIZE``, by the hash of their keys.
 
@@ -106,7 +239,7 @@ def estimate_bracket(sample: UtilityTable, budget: float, slack: float) -> Brack
         if mean < base:
             return NOTHING
         at = int(np.searchsorted(cost, mean, side="right"))
-        return EVERYTHING if at >= len(order) else upgrades.cutoff_before(int(order[at]))
+        return EVERYTHING if at >= len(order) else _cutoff_before(upgrades, int(order[at]))
 
     chosen = sample.cost_of(apply_cutoff(sample, cutoff_at(budget)))
     margin = slack * float(chosen.std()) / float(np.sqrt(len(sample)))
@@ -146,7 +279,7 @@ def locate_cutoff(scanned: Scan, budget: float, bracket: Bracket) -> Cutoff | No
     if n_bought == len(order):
         return EVERYTHING if bracket.last == EVERYTHING else None
     at = int(order[n_bought])
-    cutoff = upgrades.cutoff_before(at)
+    cutoff = _cutoff_before(upgrades, at)
     if not bracket.contains(cutoff):
         return None
     _reject_equal_keys(upgrades, order, n_bought)
@@ -182,12 +315,12 @@ def _reject_equal_keys(upgrades: Upgrades, order: IntArray, at: int) -> None:
     """Raise DataError if two questions with one key are tied at the cutoff: neither comes first."""
     for other in (at - 1, at + 1):
         if 0 <= other < len(order):
-            one, two = (upgrades.cutoff_before(int(order[i])) for i in (at, other))
+            one, two = (_cutoff_before(upgrades, int(order[i])) for i in (at, other))
             if one == two:
                 raise DataError("two questions have the same key: give each question its own key")
 
 
-def find_block_cutoff(
+def find_cutoff(
     read_blocks: Callable[[], Iterable[UtilityTable]], sample: UtilityTable | None, budget: float
 ) -> FoundCutoff:
     """Find the cutoff of a table from its blocks; each call of ``read_blocks`` is one pass.

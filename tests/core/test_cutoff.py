@@ -10,13 +10,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from adacompute.core import block_cutoff
-from adacompute.core.block_cutoff import (
+from adacompute.core.cutoff import (
     EVERYTHING,
     NOTHING,
     Bracket,
+    Cutoff,
+    apply_cutoff,
     estimate_bracket,
-    find_block_cutoff,
+    find_cutoff,
     is_sampled,
     locate_cutoff,
     scan,
@@ -24,7 +25,7 @@ from adacompute.core.block_cutoff import (
 from adacompute.core.errors import InfeasibleBudget
 from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable, hash_keys, sum_cost
-from adacompute.core.upgrades import Cutoff, apply_cutoff, envelope
+from adacompute.core.upgrades import envelope
 
 BudgetAt: TypeAlias = Callable[[UtilityTable, float], float]
 
@@ -33,9 +34,9 @@ shares = st.one_of(st.floats(0, 1.2), st.integers(0, 12).map(lambda n: n / 12))
 COST = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 
 
-def find_cutoff(table: UtilityTable, budget: float) -> Cutoff:
+def cutoff_of(table: UtilityTable, budget: float) -> Cutoff:
     """Find the cutoff of a table as a whole."""
-    return find_block_cutoff(lambda: [table], None, budget).cutoff
+    return find_cutoff(lambda: [table], None, budget).cutoff
 
 
 def between(low: float, high: float) -> Bracket:
@@ -79,8 +80,8 @@ def test_any_blocks_and_samples_give_the_cutoff_of_the_table(
     rows = data.draw(st.sets(st.integers(0, len(table) - 1), min_size=1))
     blocks = data.draw(st.permutations(list(table.blocks(size))))
     sample = table.take(np.array(sorted(rows)))
-    found = find_block_cutoff(lambda: blocks, sample, budget)
-    assert found.cutoff == find_cutoff(table, budget)
+    found = find_cutoff(lambda: blocks, sample, budget)
+    assert found.cutoff == cutoff_of(table, budget)
     assert found.cost == sum_cost(table.cost_of(apply_cutoff(table, found.cutoff)))
 
 
@@ -98,7 +99,7 @@ def test_few_questions_are_kept_even_if_upgrades_are_tied(grid: int | None, budg
         passes.append(1)
         return list(table.blocks(7_000))
 
-    assert find_block_cutoff(read, sample, budget).cutoff == find_cutoff(table, budget)
+    assert find_cutoff(read, sample, budget).cutoff == cutoff_of(table, budget)
     assert len(passes) == 1
 
 
@@ -111,7 +112,7 @@ def test_a_misleading_sample_costs_further_passes_only() -> None:
         passes.append(1)
         return [table]
 
-    assert find_block_cutoff(read, easy, 3.0).cutoff == find_cutoff(table, 3.0)
+    assert find_cutoff(read, easy, 3.0).cutoff == cutoff_of(table, 3.0)
     assert len(passes) == 3
 
 
@@ -124,17 +125,17 @@ def test_a_cutoff_beyond_the_bracket_at_the_same_price_is_not_taken() -> None:
     table = UtilityTable(utility, np.array([1.0, 2.0, 7.0]))
     bracket = Bracket(Cutoff(3.0), Cutoff(1.0, int(tie[order[1]]), 0))
     budget = 1.5
-    exact = find_cutoff(table, budget)
+    exact = cutoff_of(table, budget)
     assert exact.key == order[3]
     assert locate_cutoff(scan([table], bracket), budget, bracket) is None
 
 
 def test_budgets_beyond_both_ends() -> None:
     table = make_table(500, grid=16)
-    assert find_block_cutoff(lambda: [table], table, 99.0).cutoff == EVERYTHING
-    assert find_block_cutoff(lambda: [table], table, 1.0).cutoff == find_cutoff(table, 1.0)
+    assert find_cutoff(lambda: [table], table, 99.0).cutoff == EVERYTHING
+    assert find_cutoff(lambda: [table], table, 1.0).cutoff == cutoff_of(table, 1.0)
     with pytest.raises(InfeasibleBudget):
-        find_block_cutoff(lambda: [table], table, 0.9)
+        find_cutoff(lambda: [table], table, 0.9)
 
 
 def test_brackets_are_ordered_by_ratio_then_tie_then_step() -> None:
@@ -151,7 +152,7 @@ def test_brackets_are_ordered_by_ratio_then_tie_then_step() -> None:
 def test_samples_have_about_the_given_size(monkeypatch: pytest.MonkeyPatch) -> None:
     key = np.arange(200_000, dtype=np.uint64)
     assert is_sampled(key[:1000], 1000).all()
-    monkeypatch.setattr(block_cutoff, "SAMPLE_SIZE", 10_000)
+    monkeypatch.setattr("adacompute.core.cutoff.SAMPLE_SIZE", 10_000)
     chosen = is_sampled(key, len(key))
     assert 9_500 < chosen.sum() < 10_500
     assert (is_sampled(key[500:900], len(key)) == chosen[500:900]).all()
@@ -205,7 +206,7 @@ def test_ties_at_the_price_do_not_depend_on_blocks(blocks: int, *, own: bool) ->
     parts = partition(table, 5, blocks)
     bracket = between(whole.price / 1.1, whole.price * 1.1)
     at = locate_cutoff(scan(parts, bracket), 3.3, bracket)
-    assert at == find_cutoff(table, 3.3)
+    assert at == cutoff_of(table, 3.3)
     chosen: dict[int, int] = {}
     for part in parts:
         chosen |= by_key(part, apply_cutoff(part, at).tolist())
@@ -219,7 +220,7 @@ def test_a_bracket_gives_the_right_cutoff_or_none(
     budget = budget_at(table, share)
     bracket = between(*sorted((one, other)))
     at = locate_cutoff(scan([table], bracket), budget, bracket)
-    exact = find_cutoff(table, budget)
+    exact = cutoff_of(table, budget)
     assert at is None or at == exact
     assert (at is not None) == bracket.contains(exact)
 
@@ -258,4 +259,4 @@ def test_a_bracket_below_the_price_gives_none() -> None:
 def test_a_budget_below_the_cheapest_levels_is_infeasible() -> None:
     table = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.25, 2.0]))
     with pytest.raises(InfeasibleBudget, match=r"1 is below 1\.25"):
-        find_cutoff(table, 1.0)
+        cutoff_of(table, 1.0)
