@@ -112,3 +112,34 @@ def _asks_for_a_type(call: ast.Call, classes: set[str]) -> bool:
     if name == "isinstance":
         return bool(classes & set(re.findall(r"\w+", arguments[1])))
     return name in ("hasattr", "getattr") and arguments[1].strip("'") in POLICY_MEMBERS
+
+
+PACKAGE = ROOT / "src" / "adacompute"
+SMALL_LINES, MAX_MODULES = 60, 16
+SMALL = {
+    "adacompute.graders.exact",  # one grader per module
+    "adacompute.stages.spend",  # one stage per module
+    "adacompute.testing.lockstep",  # tests use it too
+}
+"""Modules of fewer lines that only one other module uses, and why they are modules of their own."""
+
+
+def _imports(tree: ast.Module) -> set[str]:
+    """Return the names of modules, and of what is in them, that a module imports."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+    return found
+
+
+def test_small_modules_that_one_module_uses_are_part_of_it() -> None:
+    imports = {name: _imports(tree) for name, tree in TREES.items()}
+    small = set()
+    for name, text in MODULES.items():
+        module = name.removeprefix("src/").removesuffix(".py").replace("/", ".")
+        is_module = name.startswith("src/") and not module.endswith("__init__")
+        if is_module and len(text.splitlines()) < SMALL_LINES:
+            users = [one for one, found in imports.items() if module in found]
+            small |= {module} if len(users) == 1 else set()
+    assert small == SMALL

@@ -69,7 +69,7 @@ from adacompute.gateway.requests.rules import make_rules
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.log_settings import MB
 from adacompute.gateway.voting.engine import Engine
-from adacompute.gateway.voting.grading_queues import GradingQueues
+from adacompute.gateway.voting.model_loading import GradingQueues
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.gateway.voting.voting import Voting
 from adacompute.models.messages import UpstreamKind

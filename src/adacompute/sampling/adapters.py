@@ -6,7 +6,9 @@ imported, so the ``openai`` package is not a dependency. They know nothing of po
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
@@ -18,8 +20,9 @@ from adacompute.core.errors import (
     RateLimited,
     RequestRejected,
 )
+from adacompute.core.signals import SCORE
 from adacompute.models.messages import Capabilities, Prompt, Sample, Settings
-from adacompute.models.model import CallUsage, OnUsage
+from adacompute.models.model import CallUsage, Model, OnUsage
 from adacompute.models.openai import ParsedReply, Upstream
 from adacompute.models.openai_format import (
     MalformedReply,
@@ -113,6 +116,36 @@ class PromptedModel:
             return await self.call(rendered, size, one.model, settings, on_usage)
 
         return fan_out(call, n, per_call=self.samples_per_call)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredModel:
+    """A model whose samples get a score; ``score`` returns None for a sample that has none."""
+
+    model: Model
+    score: Callable[[Sample], Awaitable[float | None]]
+
+    async def sample(
+        self, prompt: str, n: int, *, arm: str | None = None, on_usage: OnUsage
+    ) -> AsyncGenerator[Sample, None]:
+        """Yield samples; those of a call are scored at the same time."""
+        of_call: list[Sample] = []
+        async with aclosing(self.model.sample(prompt, n, arm=arm, on_usage=on_usage)) as samples:
+            async for sample in samples:
+                of_call.append(sample)
+                if len(of_call) == sample.samples_per_call:
+                    for one in await self._score_all(of_call):
+                        yield one
+                    of_call = []
+        for one in await self._score_all(of_call):
+            yield one
+
+    async def _score_all(self, samples: list[Sample]) -> list[Sample]:
+        scores = await asyncio.gather(*map(self.score, samples))
+        return [
+            sample if score is None else replace(sample, signals={SCORE: score})
+            for sample, score in zip(samples, scores, strict=True)
+        ]
 
 
 async def call_upstream(

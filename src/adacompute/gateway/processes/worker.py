@@ -10,6 +10,7 @@ LISTENER LOG_FORMAT LOG_LEVEL``; the first two are file descriptors.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import logging
@@ -26,7 +27,6 @@ from adacompute.gateway.app import Application, build
 from adacompute.gateway.connection.http_server import HttpServer, run_in_fast_loop
 from adacompute.gateway.forwarding.probing import needs_probe
 from adacompute.gateway.processes.logs import set_up_logging
-from adacompute.gateway.processes.memory import return_freed_memory
 from adacompute.gateway.requests.admission import Admission
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import describe_verdict, load_models
@@ -102,7 +102,7 @@ class Worker:
             self._gateway.account.metrics.flush()
             self._channel.send(event="state", **self._state())
             if self._gateway.connection_limits.bodies.has_shrunk():
-                return_freed_memory()
+                _return_freed_memory()
 
     def _state(self) -> dict[str, object]:
         """What the supervisor shows of this worker."""
@@ -174,6 +174,17 @@ async def _run(channel_fd: int, listener_fd: int) -> None:
     except BaseException:  # the supervisor kills the process as soon as the channel is closed
         LOG.exception("a worker failed")
         raise
+
+
+def _return_freed_memory() -> None:
+    """Give all free pages back to the system, which takes milliseconds.
+
+    glibc keeps what is freed inside its heap: after large bodies, much of what they took would stay
+    in the memory of the process. Other C libraries give it back themselves.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _describe(error: AdaComputeError | OSError) -> str:

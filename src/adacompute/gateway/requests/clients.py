@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -56,6 +57,12 @@ _WELL_KNOWN = {
     for key in _WELL_KNOWN_KEYS
     for end in ("", "\n")  # as echo writes it
 }
+_N_DIGITS = 64
+_DIGEST = re.compile(rf"[0-9a-f]{{{_N_DIGITS}}}")
+_PREFIX = re.compile(r"\{?sha-?(\d+)\}?[:=$-]?(?=[0-9a-f])")
+_OTHER_KINDS = {32: "MD5", 40: "SHA-1", 56: "SHA-224", 96: "SHA-384", 128: "SHA-512"}
+_MAX_WRONG = 4
+"""A text with more characters that are no hexadecimal digits does not look like a digest."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +89,7 @@ class ClientLimits:
 
     def __post_init__(self) -> None:
         check_paths(self.allowed_paths)
-        for name in (
-            "budget",
-            "max_budget",
-            "max_samples",
-            "max_concurrency",
-            "requests_per_minute",
-        ):
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} must be a number above 0, not {value}")
@@ -132,13 +133,44 @@ class Clients:
         return not allowed or model in allowed
 
 
-def check_digest(client: str, digest: str) -> None:
-    """Raise ConfigError if a digest is that of a key that everyone knows."""
+def check_key(name: str, digest: str) -> None:
+    """Raise ConfigError if a value is not the SHA-256 of a key that is hard to guess.
+
+    A value that is none is not shown: it may be the key.
+    """
+    digest = digest.lower()
+    if not _DIGEST.fullmatch(digest):
+        raise ConfigError(
+            f"the key of {name!r} must be its SHA-256 in {_N_DIGITS} hexadecimal digits, as `"
+            f"printf %s KEY | sha256sum` prints it, and {_find_fault(digest)}"
+        )
+    if len(set(digest)) == 1:
+        raise ConfigError(
+            f"the key of {name!r} is {digest[0]!r} repeated, which is the digest of no key: set "
+            "it to what `printf %s KEY | sha256sum` prints"
+        )
     if digest in _WELL_KNOWN:
         raise ConfigError(
-            f"the key of {client!r} is {_WELL_KNOWN[digest]!r}, which everyone can guess: make one "
+            f"the key of {name!r} is {_WELL_KNOWN[digest]!r}, which everyone can guess: make one "
             "with `openssl rand -hex 32`"
         )
+
+
+def _find_fault(digest: str) -> str:
+    """Say why a text is no digest, without showing it."""
+    if (prefix := _PREFIX.match(digest)) is not None:
+        return f"it begins with {prefix.group()!r}: leave that out"
+    if digest != digest.strip() or re.match(r"[0-9a-f]+\s", digest):
+        return "it has spaces, or what sha256sum prints after the digits: leave that out"
+    wrong = [index for index, one in enumerate(digest) if one not in "0123456789abcdef"]
+    if digest and not wrong:
+        kind = (
+            f", as a digest by {_OTHER_KINDS[len(digest)]}" if len(digest) in _OTHER_KINDS else ""
+        )
+        return f"it has {len(digest)} digits{kind}"
+    if len(digest) == _N_DIGITS and len(wrong) <= _MAX_WRONG:
+        return f"character {wrong[0] + 1} is {digest[wrong[0]]!r}"
+    return "it is no digest: is it the key itself?"
 
 
 def check_paths(patterns: Sequence[str]) -> None:

@@ -26,10 +26,10 @@ from adacompute.gateway.processes.logs import FORMATS, LEVELS
 from adacompute.gateway.requests.clients import (
     ALLOWED_PATHS,
     ClientLimits,
+    check_key,
     check_paths,
 )
 from adacompute.gateway.requests.openai_requests import check_name
-from adacompute.gateway.settings.key_digests import check_key
 from adacompute.gateway.settings.log_settings import MB, CallsConfig, LogConfig
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.settings.settings import (

@@ -29,7 +29,6 @@ from adacompute.gateway.requests.refusals import BadRequest
 from adacompute.gateway.voting.decision import Decision, Outcome, QuestionSource
 from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.request_model import RequestModel, Target
-from adacompute.gateway.voting.scored_model import ScoredModel
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.models.body import Body
 from adacompute.models.messages import Prompt, Sample
@@ -37,6 +36,7 @@ from adacompute.models.model import CallUsage, Model
 from adacompute.models.openai import Upstream
 from adacompute.models.responses_format import RESPONSES
 from adacompute.policies.arm_settings import edit_request, find_question
+from adacompute.sampling.adapters import ScoredModel
 from adacompute.sampling.blocks import question_block_features, question_features
 from adacompute.sampling.grading import LARGE, Grading
 from adacompute.sampling.loop import run_session

@@ -1,18 +1,23 @@
 """Model loading: from the settings of virtual models to their policies, graders and prices.
 
+Models with the same grader share one queue of samples to grade.
+
 Everything is checked here, so that wrong settings fail with one sentence before a request is
 served. It opens no connection.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.core.signals import SCORE
 from adacompute.datasets.example import locate_bundle
+from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.log_settings import MB
 from adacompute.gateway.settings.model_settings import ModelConfig
@@ -26,6 +31,7 @@ from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import NOT_JUDGED, Bundle, load_bundle
 from adacompute.policies.bundle_checks import check_arms, check_signals, check_verdict
+from adacompute.sampling.grading import Grading
 from adacompute.spending.token_prices import (
     TokenPriceList,
     find_token_prices,
@@ -173,3 +179,29 @@ def describe_verdict(name: str, virtual: VirtualModel) -> str | None:
             "bundle at this budget for a verdict"
         )
     return f"{name}: the verdict at a budget of {virtual.budget:g} is {verdict!r}"
+
+
+class GradingQueues:
+    """The queues of all graders of a gateway."""
+
+    def __init__(self, config: Config, metrics: Metrics) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._queues: list[Grading] = []
+
+    def queue_for(self, grader: Grader) -> Grading:
+        """Return the queue of a grader; it is made when it is first asked for."""
+        found = next((queue for queue in self._queues if queue.grader is grader), None)
+        if found is None:
+            found = Grading(
+                grader,
+                timeout_s=self._config.grader_timeout_s,
+                max_queue=self._config.max_grader_queue,
+                on_failure=partial(self._metrics.count, "grader_failures_total", grader.name),
+            )
+            self._queues.append(found)
+        return found
+
+    async def close(self) -> None:
+        """Stop all graders; processes that do not end are killed."""
+        await asyncio.gather(*(asyncio.to_thread(queue.close) for queue in self._queues))
