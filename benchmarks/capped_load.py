@@ -58,8 +58,7 @@ account_store = "{store}"
 max_output_tokens = {max_tokens}
 probe = false
 log_level = "warning"
-[serve.calls]
-directory = "calls"
+state_directory = "state"
 [[serve.caps]]
 amount = {total}
 unit = "tokens"

@@ -157,7 +157,9 @@ def save_policy(path: Path) -> None:
     save_bundle(Bundle(policy, frontier=tuple(points)), path)
 
 
-def make_settings(folder: Path, plan: Plan, upstream: str, store: str) -> list[dict[str, Any]]:
+def make_settings(
+    folder: Path, plan: Plan, upstream: str, store: str | None
+) -> list[dict[str, Any]]:
     """Return the settings of each process."""
     is_shared = plan.backend == "sqlite"
     return [
@@ -176,7 +178,7 @@ def make_settings(folder: Path, plan: Plan, upstream: str, store: str) -> list[d
             },
             "caps": [{"amount": plan.cap, "unit": "samples", "period": "all"}],
             "account_store": store,
-            "calls": {"directory": str(folder / ("calls-0" if is_shared else f"calls-{i}"))},
+            "state_directory": str(folder / ("state-0" if is_shared else f"state-{i}")),
             "log_level": "warning",
         }
         for i in range(N_WORKERS if is_shared else N_GATEWAYS)
@@ -314,7 +316,7 @@ async def read_account(settings: dict[str, Any]) -> tuple[CapAccount, bool]:
 
 def count_calls(folder: Path) -> int:
     """Return the samples of all calls in the files of calls."""
-    directories = [one for one in folder.glob("calls-*") if list(one.glob(FILES))]
+    directories = [one for one in folder.glob("state-*") if list(one.glob(FILES))]
     tokens = sum(int(row["completion_tokens"]) for one in directories for row in read_calls(one))
     return math.ceil(tokens / SAMPLE_TOKENS)
 
@@ -343,8 +345,7 @@ def run(folder: Path, plan: Plan, seed: int) -> Result:
     """Make one run in an empty folder."""
     save_policy(folder / "policy")
     with ExitStack() as stack:
-        server = None
-        store = str(folder / "accounts.sqlite")
+        server = store = None
         if plan.backend == "redis":
             server = stack.enter_context(serve_redis())
             store = server.url

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -34,6 +35,8 @@ base_url = "http://127.0.0.1:{fake_port}/v1"
 port = {port}
 probe = false
 log_level = "warning"
+state_directory = "state"
+decision_log = "texts"
 
 [serve.models.fake]
 bundle = "policy"
@@ -41,11 +44,11 @@ model = "fake"
 budget = 2
 grader = "numeric"
 accept_verdict = true
+"""
 
-[serve.log]
-directory = "log"
-texts = true
-rotate_mb = {rotate_mb}
+# Small enough that a file is rotated, and compaction begins, within the second run.
+SITE = """from adacompute.storage.decisions import DecisionLog
+DecisionLog.__init__.__defaults__ = (400_000, *DecisionLog.__init__.__defaults__[1:])
 """
 
 
@@ -124,8 +127,9 @@ def main() -> None:
     with TemporaryDirectory() as name:
         directory, port, fake_port = Path(name), free_port(), free_port()
         save_example_bundle(directory / "policy")
-        # Small enough that a file is rotated, and compaction begins, within the second run.
-        content = CONFIG.format(port=port, fake_port=fake_port, rotate_mb=0.4)
+        (directory / "sitecustomize.py").write_text(SITE)
+        paths = os.pathsep.join([name, *filter(None, [os.getenv("PYTHONPATH")])])
+        content = CONFIG.format(port=port, fake_port=fake_port)
         (directory / "gateway.toml").write_text(content)
         fake = [
             sys.executable,
@@ -146,12 +150,14 @@ def main() -> None:
         ]
         with (
             subprocess.Popen(fake, stdout=subprocess.DEVNULL) as upstream,  # noqa: S603 - our own
-            subprocess.Popen(serve) as gateway,  # noqa: S603 - our own
+            subprocess.Popen(serve, env={**os.environ, "PYTHONPATH": paths}) as gateway,  # noqa: S603 - our own
         ):
             try:
                 wait_for(f"http://127.0.0.1:{port + 1}/ready")
                 url = f"http://127.0.0.1:{port}/v1/chat/completions"
-                asyncio.run(measure(url, gateway.pid, directory / "log", megabytes, seconds))
+                asyncio.run(
+                    measure(url, gateway.pid, directory / "state" / "decisions", megabytes, seconds)
+                )
                 fetch(f"http://127.0.0.1:{port}/health")
             finally:
                 gateway.terminate()

@@ -45,13 +45,13 @@ probe = false
 first_byte_timeout_s = 1.0
 timeout_s = 3.0
 max_attempts = 3
+state_directory = "state"
+decision_log = "answers"
 [serve.models.fake]
 bundle = "policy"
 budget = 2
 grader = "numeric"
 model = "fake"
-[serve.log]
-directory = "decisions"
 """
 
 

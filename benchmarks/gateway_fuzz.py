@@ -59,6 +59,8 @@ port = {port}
 probe = false
 max_attempts = 2
 log_level = "warning"
+state_directory = "state"
+decision_log = "texts"
 allowed_paths = ["* /v1/*"]
 check_upstream = false
 body_timeout_s = 2
@@ -72,17 +74,12 @@ max_budget = 4
 grader = "numeric"
 model = "fake"
 accept_verdict = true
-
-[serve.log]
-directory = "log"
-texts = true
 """
 
 LIMITS = f"""
 max_samples = 6
 max_output_tokens = 40
 caps = [{{ amount = {CAP_TOKENS}, unit = "tokens" }}]
-calls = {{ directory = "calls" }}
 """
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)

@@ -247,10 +247,10 @@ def start_gateway(
     rounds = "" if case.max_rounds is None else f"max_rounds = {case.max_rounds}\n"
     config.write_text(
         f'[serve]\nbase_url = "{llama.base_url}"\nport = {port}\n'
+        f'state_directory = "{(out / case.name).resolve()}-state"\n'
         f'[serve.models."{llama.model}"]\nbundle = "{bundle.resolve()}"\n'
         f'budget = {case.budget}\ngrader = "numeric"\naccept_verdict = true\n{rounds}'
         f"pacing = {str(case.pacing).lower()}\n"
-        f'[serve.calls]\ndirectory = "{(out / case.name).resolve()}-calls"\n'
     )
     command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
     process = subprocess.Popen(command, env={**os.environ, "OPENAI_API_KEY": ""})  # noqa: S603

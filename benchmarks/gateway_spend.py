@@ -61,7 +61,7 @@ CONFIG = """
 base_url = "{base_url}"
 port = {port}
 workers = 2
-account_store = "accounts.sqlite"
+state_directory = "state"
 max_output_tokens = 60
 probe = false
 first_byte_timeout_s = 1.0
@@ -75,8 +75,6 @@ grader = "numeric"
 model = "fake"
 audit_share = 0.2
 audit_max_share = 0.5
-[serve.calls]
-directory = "calls"
 [[serve.caps]]
 amount = {cap}
 unit = "tokens"
@@ -252,7 +250,7 @@ def run(directory: Path, scenario: Scenario) -> SpendComparison:
         wait_for(f"http://127.0.0.1:{port}/health")
         start = time.perf_counter()
         url = f"http://127.0.0.1:{port}/v1"
-        outcomes, n_killed = asyncio.run(load(url, directory / "calls", gateway.pid, scenario))
+        outcomes, n_killed = asyncio.run(load(url, directory / "state", gateway.pid, scenario))
         rate = scenario.n_requests / (time.perf_counter() - start)
         print(f"{scenario.name}: {rate:.0f}/s", dict(outcomes))
         print(f"{n_killed} workers killed")
@@ -264,7 +262,7 @@ def run(directory: Path, scenario: Scenario) -> SpendComparison:
         fake.terminate()
         fake.wait(timeout=10)
     assert not outcomes["HUNG"]
-    rows = list(read_calls(directory / "calls"))
+    rows = list(read_calls(directory / "state"))
     for total in sum_calls(rows):
         print(total)
     return compare_spend(rows, served)

@@ -149,7 +149,7 @@ def make_settings(
         "model": MODEL,
         "pacing": pacing,
     }
-    name = f"calls-{budget:g}-{'paced' if pacing else 'fixed'}"
+    name = f"state-{budget:g}-{'paced' if pacing else 'fixed'}"
     return [
         {
             "base_url": f"{upstream}/v1",
@@ -157,7 +157,7 @@ def make_settings(
             "probe": False,
             "models": {VIRTUAL: model},
             "account_store": store,
-            "calls": {"directory": str(folder / f"{name}-{i}")},
+            "state_directory": str(folder / f"{name}-{i}"),
             "log_level": "warning",
         }
         for i in range(N_GATEWAYS)

@@ -41,7 +41,6 @@ from adacompute.gateway.accounting.metrics import (
 from adacompute.gateway.error_replies import ERROR_CODES
 from adacompute.gateway.requests.clients import ClientLimits
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.log_settings import CallsConfig, LogConfig
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.settings.upstream_settings import UpstreamConfig
 from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
@@ -67,14 +66,6 @@ TABLES: Mapping[str, tuple[type, str]] = {
     "[[serve.caps]]": (
         CapConfig,
         "A limit on what is spent. See [cap spending](../how-to/cap-spending.md).",
-    ),
-    "[serve.log]": (
-        LogConfig,
-        "The [decision log](columns.md#decisions). See [audit](../how-to/audit-the-gain.md).",
-    ),
-    "[serve.calls]": (
-        CallsConfig,
-        "The [account of calls](columns.md#account-of-calls). See [observe](../how-to/observe.md).",
     ),
 }
 """Tables of the configuration file: their dataclass and an introduction."""
@@ -350,8 +341,8 @@ LOGGED_SAMPLES = "`samples-*.parquet` of the decision log, one row per sample; i
 ANSWERS = """Output of `batch`, one row per question, in the order of the input. `limited` wins over
 `unanswered`, and `error` over both ([output of a batch](../tutorials/batch.md#output))."""
 
-CALLS = """Every call to the upstream is two lines of JSON in the directory of `[serve.calls]`: one
-when it starts, one when it ends. `adacompute spend DIRECTORY` sums them. A call without a last row
+CALLS = """Every call to the upstream is two lines of JSON in the `state_directory`: one
+when it starts, one when it ends. `adacompute spend` sums them. A call without a last row
 is charged its upper bound. A line with `lost` counts the rows of calls (`call_rows`) and the
 `decisions` that could not be written since the last such line, because a disk was full."""
 

@@ -286,7 +286,7 @@ def serve() -> Iterator[tuple[ScriptedServer, dict[str, int]]]:
                 "max_retry_share": 1.0,
                 "probe": False,
                 "sse_keepalive_s": 60,
-                "calls": {"directory": name},
+                "state_directory": name,
             }
             ports[name] = stack.enter_context(serve_gateway(make_config(content, beside=folder)))
         yield upstream, ports

@@ -157,7 +157,8 @@ def record_log() -> list[str]:
             "base_url": upstream.base_url,
             "probe": False,
             "models": {name: settings | own for name, own in MODELS.items()},
-            "log": {"directory": directory},
+            "state_directory": directory,
+            "decision_log": "answers",
         }
         with gateways.serve_gateway(make_config(config)) as port:
             for number, question in enumerate(questions):
@@ -170,7 +171,7 @@ def record_log() -> list[str]:
                     raise ValueError(f"request {number} was rejected: {answer.body!r}")
                 time.sleep(0.2)  # an audit after the answer needs this question's replies
             # Read the log before the gateway stops and turns it into tables.
-            (active,) = Path(directory).glob("active-*.jsonl")
+            (active,) = Path(directory, "decisions").glob("active-*.jsonl")
             return active.read_text(encoding="utf-8").splitlines()
 
 

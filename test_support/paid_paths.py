@@ -207,7 +207,7 @@ max_attempts = 2
 max_retry_share = 1.0
 max_output_tokens = 20
 token_prices = "prices.toml"
-calls = {{ directory = "calls" }}
+state_directory = "state"
 caps = [{{ amount = 1.0, period = "all" }}]
 models.voted = {{ bundle = "agreement", budget = 2, model = "fake", grader = "numeric" }}
 """
@@ -232,7 +232,7 @@ def configure(folder: Path, fake: FakeUpstream) -> tuple[Path, int]:
 
 def spent(folder: Path, fake: FakeUpstream) -> Amounts:
     """Return the amounts of a gateway: what the upstream served, and the account of calls."""
-    _, said = run_command("spend", str(folder / "calls"), "--json", folder=folder)
+    _, said = run_command("spend", str(folder / "state"), "--json", folder=folder)
     served = count_served(fake)
     return {
         "served_calls": served.calls,

@@ -73,7 +73,6 @@ SETTINGS = {
     "body_s": "body_timeout_s",
     "first_byte_s": "first_byte_timeout_s",
     "attempts": "max_attempts",
-    "roll_mb": "rotate_mb",
     "tariff": "token_prices",
 }
 """Settings of the gateway: as fields in its settings, in deploy/ and in the documentation."""

@@ -23,8 +23,8 @@ QUESTIONS = [f"What is {n} + {n}?" for n in range(5)]
 KEY = f"sk-{secrets.token_hex(32)}"
 CAPPED = """max_samples = 64
 max_output_tokens = 100
-caps = [{ amount = 1e8, unit = "tokens" }]
-calls = { directory = "calls" }"""
+state_directory = "state"
+caps = [{ amount = 1e8, unit = "tokens" }]"""
 
 
 @pytest.fixture

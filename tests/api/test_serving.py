@@ -55,13 +55,14 @@ def test_several_models_with_their_own_budgets(
         budget={"a": 2.0, "b": 3.0, "c": 2.0},
         deadline_s=30.0,
         max_concurrency=10,
-        log=tmp_path / "log",
+        state_directory=str(tmp_path),
+        decision_log="answers",
     )
     with serve_app(app) as port:
         assert [ask(port, name).status for name in "abc"] == [200] * 3
         names = {model["id"] for model in json.loads(send(port, "GET", "/v1/models").body)["data"]}
     assert names >= {"a", "b", "c"}
-    assert any((tmp_path / "log").iterdir())
+    assert any((tmp_path / "decisions").iterdir())
 
 
 def test_mounted_inside_another_application(policy: ada.Estimator, upstream: FakeUpstream) -> None:

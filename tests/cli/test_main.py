@@ -64,7 +64,7 @@ def capped(place: Path) -> Path:
     place.mkdir()
     config = place / "gateway.toml"
     config.write_text(
-        '[serve]\nbase_url = "http://127.0.0.1:9/v1"\naccount_store = "accounts.sqlite"\n'
+        '[serve]\nbase_url = "http://127.0.0.1:9/v1"\nstate_directory = "."\n'
         '[[serve.caps]]\namount = 9\nunit = "samples"\nperiod = "all"\n'
     )
     register = SqliteRegister(place / "accounts.sqlite")

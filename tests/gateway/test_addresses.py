@@ -109,14 +109,14 @@ def test_a_request_without_connection_goes_to_the_next_address_and_is_paid_once(
 ) -> None:
     with serve_scripted_servers(1) as (server,):
         dead = f"http://127.0.0.1:{free_port()}/v1"
-        urls, calls = [dead, server.base_url], {"directory": str(tmp_path / "calls")}
+        urls = [dead, server.base_url]
         text = prompt_for(urls, dead)
-        with serve_gateway(settings_of(policies, urls, calls=calls)) as port:
+        with serve_gateway(settings_of(policies, urls, state_directory=str(tmp_path))) as port:
             assert ask(port, chat(text, model)).status == 200
             assert ask(port, chat(text, model)).status == 200
             metrics = send(port, "GET", "/metrics").body.decode()
         assert len(server.received) == 2 * len(purposes)
-    rows = list(read_calls(tmp_path / "calls"))
+    rows = list(read_calls(tmp_path))
     assert [row["purpose"] for row in rows if row["completion_tokens"]] == 2 * purposes
     name, n = dead.split("/")[2], float(len(purposes))  # then it is passed over
     assert f'adacompute_address_failures_total{{address="{name}"}} {n}' in metrics
@@ -207,11 +207,11 @@ def test_a_killed_address_costs_only_requests_in_flight_and_gets_its_share_back(
     launch: Launch, tmp_path: Path
 ) -> None:
     upstreams = [UpstreamProcess(tmp_path / f"calls-{i}.jsonl") for i in range(3)]
-    calls = tmp_path / "calls"
+    state = tmp_path / "state"
     try:
         urls = [one.base_url for one in upstreams]
         settings = (
-            f'[serve.calls]\ndirectory = "{calls}"\n[serve.upstreams.unused]\n'
+            f'state_directory = "{state}"\n[serve.upstreams.unused]\n'
             f'base_urls = ["{URL}"]\napi_key = "${{UNUSED_KEY}}"\n'
         )
         with launch(base_urls=urls, settings=settings, UNUSED_KEY=KEYS["quick"]) as port:
@@ -235,8 +235,8 @@ def test_a_killed_address_costs_only_requests_in_flight_and_gets_its_share_back(
     assert len(load.ended) > 100
     gained = [after - before for before, after in zip(n_before, n_after, strict=True)]
     assert gained[0] > 0.15 * sum(gained)
-    assert any(calls.glob(FILES))
-    comparison = compare_spend(read_calls(calls), [call for u in upstreams for call in u.calls()])
+    assert any(state.glob(FILES))
+    comparison = compare_spend(read_calls(state), [call for u in upstreams for call in u.calls()])
     assert comparison.is_right, comparison
     assert comparison.n_exact > 100
     name = urls[0].split("/")[2]

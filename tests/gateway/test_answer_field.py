@@ -42,7 +42,8 @@ def serving(tmp_path: Path, **model: Any) -> Iterator[tuple[ScriptedServer, int]
             "models": {"virtual": {**given, **model}},
             "probe": False,
             "max_attempts": 1,
-            "log": {"directory": str(tmp_path / "log")},
+            "state_directory": str(tmp_path),
+            "decision_log": "answers",
         }
         with gateways.serve_gateway(make_config(content)) as port:
             yield upstream, port
@@ -108,7 +109,7 @@ def test_the_answer_field_of_json_is_graded_and_the_client_gets_the_whole(tmp_pa
         upstream.answer(chat("The answer is 4"))
         assert ask(port).status == 200  # text is graded as a whole
     assert json.loads(reply.choices[0].message.content or "") == DRAWN[1]
-    first, second = read_decisions(tmp_path / "log").to_pylist()
+    first, second = read_decisions(tmp_path / "decisions").to_pylist()
     assert first["answers"] == [0, 1, 1, 1]
     assert set(second["answers"]) == {0}
 

@@ -69,8 +69,8 @@ def serving(
     if not path.exists():
         make_bundle(path, n_samples)
     own = {"bundle": str(path), "budget": float(n_samples), **settings.pop("model", {})}
-    calls = {"directory": str(directory / "calls")}
-    with gateways.serve_scripted_gateway(own, caps=caps, calls=calls, **settings) as served:
+    settings = {"state_directory": str(directory), **settings}
+    with gateways.serve_scripted_gateway(own, caps=caps, **settings) as served:
         served[0].answer(make_reply())
         yield served
 
@@ -103,7 +103,7 @@ def test_concurrent_requests_never_exceed_a_cap(tmp_path: Path) -> None:
 
 
 def test_gateways_with_one_directory_share_their_caps(tmp_path: Path) -> None:
-    settings = {"caps": [samples_cap(1)], "calls": {"directory": str(tmp_path)}}
+    settings = {"caps": [samples_cap(1)], "state_directory": str(tmp_path)}
     config = make_config({"base_url": "http://127.0.0.1:1/v1", **settings})
     counter = config.caps[0].counter("client", "model", time.time())
     assert counter is not None
@@ -183,7 +183,7 @@ def test_one_cheap_sample_answers_when_a_larger_call_does_not_fit(
         },
         "caps": [{"amount": 500, "unit": "tokens", "model": "virtual"}],
         "when_spent": when_spent,
-        "calls": {"directory": str(tmp_path / "calls")},
+        "state_directory": str(tmp_path),
     }
     with serve_fake() as fake:
         config = make_config({"base_url": fake.base_url, **content})
@@ -290,9 +290,9 @@ def test_usage_above_the_maximum_is_counted_and_reported(
 
 
 def test_audits_respect_their_share_under_many_clients(tmp_path: Path) -> None:
-    log = {"directory": str(tmp_path / "log")}
+    log: dict[str, Any] = {"state_directory": str(tmp_path), "decision_log": "answers"}
     model = {"audit_share": 1.0, "audit_max_share": 0.05}
-    with serving(tmp_path, [], log=log, model=model) as (upstream, port):
+    with serving(tmp_path, [], **log, model=model) as (upstream, port):
         upstream.answer(make_reply(pause_s=0.05))
         barrier = threading.Barrier(64)
 
@@ -305,7 +305,7 @@ def test_audits_respect_their_share_under_many_clients(tmp_path: Path) -> None:
         time.sleep(0.5)
         n_extra = len(upstream.received) - 64
     assert 0 < n_extra <= 3  # 5 % of 64
-    rows = read_decisions(tmp_path / "log").to_pylist()
+    rows = read_decisions(tmp_path / "decisions").to_pylist()
     assert sum(row["audit"] for row in rows) == 1
 
 
@@ -354,7 +354,7 @@ def test_running_workers_are_listed_as_replicas_until_they_stop(
 ) -> None:
     upstream.answer(make_reply())
     settings = (
-        f'calls = {{ directory = "{tmp_path}" }}\n'
+        f'state_directory = "{tmp_path}"\n'
         '[[serve.caps]]\namount = 50\nunit = "samples"\nperiod = "all"\n'
     )
     with launch(workers=2, settings=settings) as port:

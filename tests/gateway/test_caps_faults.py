@@ -33,8 +33,7 @@ base_url = "{base_url}"
 port = {port}
 workers = 4
 probe = false
-[serve.calls]
-directory = "calls"
+state_directory = "state"
 [serve.models.virtual]
 bundle = "policy"
 budget = 1

@@ -53,7 +53,7 @@ def test_advice_for_operators_is_in_the_log_only(
     location = [("Location", "http://10.1.2.3:9/v1/internal")]
     upstream.answer(ScriptedReply(307 if "redirects" in case else 200, location, [b"{}"]))
     base_url = f"http://127.0.0.1:{free_port()}/v1" if "base_url" in case else ""
-    settings = f'[serve.calls]\ndirectory = "{tmp_path}"\n' + case.get("settings", "")
+    settings = f'state_directory = "{tmp_path}"\n' + case.get("settings", "")
     with launch(settings=settings, base_url=base_url, all_paths=False) as port:
         target, headers = case.get("target", CHAT), case.get("headers", [JSON])
         reply = send(port, "POST", target, headers=headers, body=body("thrifty"))

@@ -47,7 +47,7 @@ def contains_words(message: str, words: str) -> bool:
 WRONG = {
     "unknown": ([GOOD, "portt = 1"], "serve 'portt' base_url body_timeout_s"),
     "unknown-in-model": ([GOOD, MODEL, "budge = 1"], "models.m 'budge'"),
-    "unknown-in-log": ([GOOD, "[serve.log]", 'directory = "x"', "tekst = 1"], "log 'tekst'"),
+    "bad-decision-log": ([GOOD, 'decision_log = "text"'], "decision_log none answers texts 'text'"),
     "text-for-port": ([GOOD, 'port = "8000"'], "serve.port int '8000'"),
     "yes-for-port": ([GOOD, "port = true"], "serve.port int True"),
     "far-port": ([GOOD, "port = 70000"], "port 65535 70000"),
@@ -73,8 +73,8 @@ WRONG = {
     "no-table": ([GOOD, "models = 3"], "models table 3"),
     "no-model": ([GOOD, "[serve.models]", "m = 3"], "models.m table 3"),
     "no-keys": ([GOOD, 'client_keys = "x"'], "client_keys table"),
-    "no-log": ([GOOD, "log = 3"], "log table 3"),
-    "bad-log": ([GOOD, "[serve.log]", 'directory = "x"', "keep_mb = 0"], "log keep_mb"),
+    "no-days": ([GOOD, "keep_days = 0"], "keep_days above 0"),
+    "file-for-redis": ([GOOD, 'account_store = "x.sqlite"'], "account_store Redis state_directory"),
     "name": ([GOOD, MODEL.replace("models.m", 'models."a@b"')], "spaces quotes '@'"),
     "plain-key": ([GOOD, "[serve.client_keys]", 'ann = "sk-plain-1"'], "'ann' SHA-256"),
     "short-key": ([GOOD, "[serve.client_keys]", f'ann = "{DIGEST[:-1]}"'], "'ann' SHA-256"),
@@ -136,14 +136,12 @@ def test_environment_variables_are_expanded(
         tmp_path,
         GOOD,
         'upstream_api_key = "${SECRET_9}"',
-        "[serve.log]",
-        'directory = "${SECRET_9}"',
+        'state_directory = "${SECRET_9}"',
     )
     config = read_config(path, {})
     assert config.upstream_api_key == "sk-9"
-    assert config.log is not None
-    assert config.log.directory == str(tmp_path / "sk-9")
-    assert "sk-9" not in repr(config).replace(config.log.directory, "")
+    assert config.state == tmp_path / "sk-9"
+    assert "sk-9" not in repr(config).replace(str(config.state), "")
 
 
 def test_the_command_line_takes_precedence_over_the_file(tmp_path: Path) -> None:
@@ -222,9 +220,9 @@ def test_check_lists_limits_directories_clients_and_what_the_probe_costs(policie
         policies,
         GOOD,
         'max_output_tokens = 50\naccount_store = "redis://:secret-7@127.0.0.1:9/0"',
+        'state_directory = "state"\n'
         f'token_prices = "prices.toml"\n[serve.client_keys]\nann = "{"ab" * 32}"',
         "[serve.client_limits.ann]\nrequests_per_minute = 5",
-        '[serve.calls]\ndirectory = "state"\n[serve.log]\ndirectory = "/dev/full/log"',
         f"{MODEL}max_samples = 8\n",
     )
     cache = {"XDG_CACHE_HOME": str(policies / "empty")}
@@ -233,11 +231,7 @@ def test_check_lists_limits_directories_clients_and_what_the_probe_costs(policie
     assert (told["limits"]["max_output_tokens"], told["limits"]["body_timeout_s"]) == (50, 30.0)
     assert told["models"][0]["limits"] == {"max_samples": 8}
     found = {one["name"]: (one["directory"], one["is_writable"]) for one in told["directories"]}
-    state = policies.resolve() / "state"
-    assert found["account of calls"] == (str(state), True)
-    assert found["files of replicas"] == (str(state / "replicas"), True)
-    assert found["decision log"] == ("/dev/full/log", False)
-    assert "account store" not in found
+    assert found["state"] == (str(policies.resolve() / "state"), True)
     probe = told["probe"]
     assert (probe["models"], probe["max_calls"]) == (["real"], MAX_CALLS)
     assert probe["max_cost"] == pytest.approx((MAX_PROMPT_TOKENS + 2 * MAX_COMPLETION_TOKENS) / 1e6)
@@ -363,10 +357,10 @@ def test_a_gain_a_uniform_policy_and_another_budget_need_no_flag(tmp_path: Path)
 def test_rounds_that_were_not_calibrated_are_refused(tmp_path: Path) -> None:
     unlimited = calibrated(tmp_path / "unlimited", "gain")
     assert load(unlimited).max_rounds is None
-    with pytest.raises(ConfigError, match="--max-rounds 2"):
+    with pytest.raises(ConfigError, match="max-rounds=2"):
         load(unlimited, max_rounds=2)
     limited = calibrated(tmp_path / "limited", "gain", max_rounds=3)
     assert load(limited).max_rounds == 3
     assert load(limited, max_rounds=3).max_rounds == 3
-    with pytest.raises(ConfigError, match="--max-rounds 2"):
+    with pytest.raises(ConfigError, match="max-rounds=2"):
         load(limited, max_rounds=2)

@@ -52,7 +52,7 @@ def make_settings(directory: Path, policy: Path, base_url: str) -> Any:
         "probe": False,
         "caps": CAPS,
         "max_output_tokens": 50,
-        "calls": {"directory": str(directory)},
+        "state_directory": str(directory),
         "max_connections_per_address": 1000,
     }
     return make_config(content)
@@ -132,7 +132,7 @@ def test_a_call_that_is_cancelled_while_it_starts_leaves_no_reservation(
     wait_s: float, tmp_path: Path
 ) -> None:
     config = make_config(
-        {"base_url": "http://x/v1", "caps": CAPS, "calls": {"directory": str(tmp_path)}}
+        {"base_url": "http://x/v1", "caps": CAPS, "state_directory": str(tmp_path)}
         | {"max_output_tokens": 50}
     )
     metrics = Metrics()

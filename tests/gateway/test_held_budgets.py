@@ -47,7 +47,7 @@ def make_bundle(path: Path) -> Path:
 @contextmanager
 def serving(tmp_path: Path, model: dict[str, Any], **settings: Any) -> Iterator[int]:
     own = {"bundle": str(make_bundle(tmp_path / "policy")), "budget": 2.0, **model}
-    settings = {"log": {"directory": str(tmp_path / "log")}, **settings}
+    settings = {"state_directory": str(tmp_path), "decision_log": "answers", **settings}
     with gateways.serve_scripted_gateway(own, **settings) as (upstream, port):
         message = {"role": "assistant", "content": "4"}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
@@ -85,7 +85,7 @@ def test_the_mean_is_held_where_a_fixed_price_costs_more_than_the_budget(tmp_pat
         assert mean(ask_all(port)) == 3.0
     assert mean(held[100:]) == pytest.approx(2.0, rel=0.1)
     assert 'adacompute_debt{model="virtual"}' in shown
-    prices = [row["price"] for row in read_decisions(tmp_path / "log").to_pylist()]
+    prices = [row["price"] for row in read_decisions(tmp_path / "decisions").to_pylist()]
     assert len(set(prices)) > 10
 
 
@@ -103,7 +103,7 @@ def test_a_client_with_a_budget_is_held_apart(tmp_path: Path) -> None:
         alice = ask_all(port, key=KEYS["alice"])
         assert mean(alice[150:]) == pytest.approx(1.5, rel=0.1)
         assert ask(port, 1, key=KEYS["bob"]) == 3  # what alice spent changes no price of others
-        rows = read_decisions(tmp_path / "log").to_pylist()
+        rows = read_decisions(tmp_path / "decisions").to_pylist()
     assert {row["budget"] for row in rows if row["client"] == "alice"} == {1.5}
 
 

@@ -825,7 +825,8 @@ def test_half_a_surrogate_pair_can_be_answered_and_logged(
         "base_url": upstream.base_url,
         "probe": False,
         "models": {"thrifty": {**model, "shadow": shadow}},
-        "log": {"directory": str(tmp_path), "texts": texts},
+        "state_directory": str(tmp_path),
+        "decision_log": "texts" if texts else "answers",
     }
     said = json.dumps({"choices": [{"message": {"content": "\ud800 4"}}]})
     upstream.answer(ScriptedReply(200, [JSON], [said.encode()]))
@@ -847,8 +848,8 @@ def test_texts_are_stored_only_if_enabled(
         "base_url": upstream.base_url,
         "probe": False,
         "models": {"thrifty": model},
-        "log": {"directory": str(tmp_path / "log"), **({"texts": True} if texts else {})},
-        "calls": {"directory": str(tmp_path / "calls")},
+        "decision_log": "texts" if texts else "answers",
+        "state_directory": str(tmp_path),
     }
     said = json.dumps({"choices": [{"message": {"content": "a secret completion: 4"}}]})
     upstream.answer(ScriptedReply(200, [JSON], [said.encode()]))

@@ -145,7 +145,7 @@ def test_ids_that_clients_choose_are_cut(
     launch: Launch, upstream: ScriptedServer, policies: Path, tmp_path: Path
 ) -> None:
     upstream.answer(ScriptedReply(200, JSON, [USAGE]))
-    settings = f'log_format = "json"\n[serve.calls]\ndirectory = "{tmp_path}"'
+    settings = f'log_format = "json"\nstate_directory = "{tmp_path}"'
     headers = [*JSON, ("x-request-id", "i" * 5_000)]
     body = b'{"model": "%s", "input": "a"}' % (b"m" * 5_000)
     with launch(settings=settings) as port:

@@ -175,13 +175,13 @@ def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     config = tmp_path / "gateway.toml"
     config.write_text(
         f'[serve]\nbase_url = "http://127.0.0.1:9/v1"\nport = {gateways.free_port()}\n'
-        'probe = false\n[serve.log]\ndirectory = "file/log"\n'
+        'probe = false\nstate_directory = "file"\ndecision_log = "answers"\n'
     )
     command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line == f"adacompute: {tmp_path}/file/log cannot be used: Not a directory"
+    assert line == f"adacompute: {tmp_path}/file/decisions cannot be used: Not a directory"
 
 
 @pytest.mark.parametrize(

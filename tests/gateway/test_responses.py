@@ -149,8 +149,8 @@ def serving(tmp_path: Path, **options: Any) -> Iterator[tuple[ScriptedServer, in
     """A gateway that draws one sample after another until they agree, at most 4."""
     gateways.save_example_bundle(tmp_path / "policy")
     model = {"bundle": str(tmp_path / "policy"), "budget": 2}
-    log = {"directory": str(tmp_path / "log")}
-    with gateways.serve_scripted_gateway(model, log=log, **options) as served:
+    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
+    with gateways.serve_scripted_gateway(model, **log, **options) as served:
         yield served
 
 
@@ -188,7 +188,7 @@ def test_the_same_responses_give_the_same_vote_with_a_stream_and_without(tmp_pat
             assert stream.count(b"num_calls") == 1
 
         compare()
-    rows = read_decisions(tmp_path / "log").to_pylist()
+    rows = read_decisions(tmp_path / "decisions").to_pylist()
     for name in ("answers", "samples_used", "chosen", "prompt_tokens", "completion_tokens"):
         assert [row[name] for row in rows[::2]] == [row[name] for row in rows[1::2]]
 

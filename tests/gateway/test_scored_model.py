@@ -61,8 +61,8 @@ def test_votes_are_weighted_by_the_scores_of_the_scorer(
     policy = save_policy(tmp_path / "p", "score")
     with scripted.serve_scripted() as scorer:
         model = {"bundle": str(policy), "budget": 2.0, "scorer": f"{scorer.base_url}/score"}
-        log = {"directory": str(tmp_path / "log")}
-        with gateways.serve_scripted_gateway(model, log=log) as (upstream, port):
+        log = {"state_directory": str(tmp_path), "decision_log": "answers"}
+        with gateways.serve_scripted_gateway(model, **log) as (upstream, port):
             upstream.answer(*map(complete, ANSWERS))
             failed = ScriptedReply(500, JSON, [b'{"error": "out of memory"}'])
             scorer.answer(score if works else failed)
@@ -72,7 +72,7 @@ def test_votes_are_weighted_by_the_scores_of_the_scorer(
             )
         assert sorted(json.loads(one.body)["text"] for one in scorer.received) == sorted(ANSWERS)
     assert json.loads(reply.body)["choices"][0]["message"]["content"] == answer
-    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert (row["scorer_error"] is None) == works
 
 

@@ -55,7 +55,7 @@ def serving(
         "base_url": fake.base_url,
         "probe": False,
         "max_attempts": 3,
-        "calls": {"directory": str(path)},
+        "state_directory": str(path),
         "models": {"voted": own},
     }
     with serve_gateway(make_config({**config, **(settings or {})})) as port:
@@ -198,9 +198,7 @@ def test_probes_are_calls(policies: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def test_names_of_clients_are_recorded_and_never_their_keys(launch: Launch, tmp_path: Path) -> None:
     key = "sk-0123456789abcdefghij"
     digest = hashlib.sha256(key.encode()).hexdigest()
-    settings = (
-        f'[serve.calls]\ndirectory = "{tmp_path}"\n[serve.client_keys]\nteam-a = "{digest}"\n'
-    )
+    settings = f'state_directory = "{tmp_path}"\n[serve.client_keys]\nteam-a = "{digest}"\n'
     with launch(settings=settings) as port:
         headers = [*JSON, ("Authorization", f"Bearer {key}")]
         send(port, "POST", "/v1/embeddings", headers=headers, body=b'{"input": "a"}')
@@ -218,7 +216,7 @@ def test_a_call_in_flight_of_a_killed_gateway_is_charged_its_bound(
     port = free_port()
     config.write_text(
         f'[serve]\nbase_url = "{upstream.base_url}"\nport = {port}\nprobe = false\n'
-        f'[serve.calls]\ndirectory = "calls"\n'
+        'state_directory = "state"\n'
     )
     command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -238,8 +236,8 @@ def test_a_call_in_flight_of_a_killed_gateway_is_charged_its_bound(
 
         client = threading.Thread(target=lose)
         client.start()
-        wait_for_calls(tmp_path / "calls", 1)
-        (path,) = (tmp_path / "calls").glob(FILES)
+        wait_for_calls(tmp_path / "state", 1)
+        (path,) = (tmp_path / "state").glob(FILES)
         os.kill(int(path.stem.rpartition("-")[2]), signal.SIGKILL)
         process.kill()
         client.join(timeout=20)
@@ -247,7 +245,7 @@ def test_a_call_in_flight_of_a_killed_gateway_is_charged_its_bound(
         hold.set()
         process.kill()
         process.wait(timeout=20)
-    (call,) = read_calls(tmp_path / "calls")
+    (call,) = read_calls(tmp_path / "state")
     assert call["is_estimated"]
     assert (call["prompt_tokens"], call["completion_tokens"]) == (len(body), 60)
 
@@ -266,12 +264,12 @@ def test_a_client_that_disconnects_leaves_a_flagged_call(
     assert count(gateway + 1, "estimated_tokens_total") - before == len(body) + 30
 
 
-@pytest.mark.parametrize("directory", ["/proc/none", "/dev/full/calls"])
+@pytest.mark.parametrize("directory", ["/proc/none", "/dev/full/state"])
 def test_requests_go_on_where_no_row_can_be_written(
     directory: str, policies: Path, tmp_path: Path
 ) -> None:
     with serve_fake() as fake:
-        settings = {"calls": {"directory": directory}}
+        settings = {"state_directory": directory}
         with serving(tmp_path, policies / "two", fake, settings) as port:
             assert ask(port, "chat/completions", **chat(model="voted")) == 200
             assert ask(port, "embeddings", model="other", input="a") == 200
@@ -296,13 +294,12 @@ def test_requests_go_on_when_the_disk_is_full(
 ) -> None:
     usage = json.dumps({"data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}}).encode()
     upstream.answer(ScriptedReply(200, JSON, [usage]))
-    calls = full_disk / "calls"
-    store = f'account_store = "{full_disk.parent / "accounts.sqlite"}"\n'
-    with launch(settings=f'{store}[serve.calls]\ndirectory = "{calls}"\n') as port:
+    state = full_disk / "state"
+    with launch(settings=f'state_directory = "{state}"\n') as port:
         for _ in range(40):
             assert send(port, "POST", "/v1/embeddings", body=b'{"input": "a"}').status == 200
         assert count(port + 1, "lost_call_rows_total") > 10
-        assert 2 < len(list(read_calls(calls))) < 40
+        assert 2 < len(list(read_calls(state))) < 40
 
 
 def test_decisions_that_a_full_disk_refuses_are_counted_and_logged_once(
@@ -311,8 +308,10 @@ def test_decisions_that_a_full_disk_refuses_are_counted_and_logged_once(
     choice = {"index": 0, "message": {"content": "4"}, "finish_reason": "stop"}
     answer = json.dumps({"choices": [choice], "usage": {"completion_tokens": 1}}).encode()
     upstream.answer(ScriptedReply(200, JSON, [answer]))
-    calls, log = full_disk.parent / "calls", full_disk / "log"
-    settings = f'[serve.calls]\ndirectory = "{calls}"\n[serve.log]\ndirectory = "{log}"\n'
+    state = full_disk.parent / "state"
+    state.mkdir()
+    (state / "decisions").symlink_to(full_disk)
+    settings = f'state_directory = "{state}"\ndecision_log = "answers"\n'
     n = 30
     with launch(settings=settings) as port:
         for _ in range(n):
@@ -322,7 +321,7 @@ def test_decisions_that_a_full_disk_refuses_are_counted_and_logged_once(
         assert count(port + 1, "lost_call_rows_total") == 0
     told = (policies / f"gateway-{port}.log").read_text()
     assert (told.count("decisions are lost"), told.count("Traceback")) == (1, 0)
-    command = [sys.executable, "-m", "adacompute", "spend", str(calls)]
+    command = [sys.executable, "-m", "adacompute", "spend", str(state)]
     said = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout
     assert json.loads(said)["lost"] == {"call_rows": 0, "decisions": lost}
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout

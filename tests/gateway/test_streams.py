@@ -62,8 +62,8 @@ def serving(tmp_path: Path) -> Iterator[tuple[ScriptedServer, int]]:
     """A gateway that draws one sample after another until they agree, at most 4."""
     gateways.save_example_bundle(tmp_path / "policy")
     model = {"bundle": str(tmp_path / "policy"), "budget": 2}
-    log = {"directory": str(tmp_path / "log")}
-    with gateways.serve_scripted_gateway(model, log=log) as served:
+    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
+    with gateways.serve_scripted_gateway(model, **log) as served:
         yield served
 
 
@@ -93,7 +93,7 @@ def test_the_same_samples_give_the_same_vote_with_a_stream_and_without(tmp_path:
             assert text_of(ask(port, stream=True)) == plain
 
         compare()
-    rows = read_decisions(tmp_path / "log").to_pylist()
+    rows = read_decisions(tmp_path / "decisions").to_pylist()
     for name in ("answers", "samples_used", "chosen", "prompt_tokens", "completion_tokens"):
         assert [row[name] for row in rows[::2]] == [row[name] for row in rows[1::2]]
     assert len(rows) >= 40

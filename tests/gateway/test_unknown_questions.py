@@ -43,7 +43,8 @@ def port(tmp_path: Path) -> Iterator[int]:
             "base_url": fake.base_url,
             "models": {"SmolLM2-135M-Instruct": model},
             "probe": False,
-            "log": {"directory": str(tmp_path / "log")},
+            "state_directory": str(tmp_path),
+            "decision_log": "answers",
         }
         with gateways.serve_gateway(make_config(content)) as found:
             yield found
@@ -83,7 +84,7 @@ def test_a_prompt_without_a_question_is_sampled_adaptively_and_replayed_exactly(
     numbers = [n for n, _ in found]
     assert min(numbers) == 1  # the same prompt is not always sampled alike
     assert max(numbers) > 2
-    rows = read_decisions(tmp_path / "log").to_pylist()
+    rows = read_decisions(tmp_path / "decisions").to_pylist()
     again = decide_again(shipped, rows, [row["price"] for row in rows])
     assert again.tolist() == [row["samples_used"] for row in rows]
     known = replay_log(tmp_path / "log", bundle=locate_bundle(Path("example")), budget=2.0)

@@ -78,7 +78,7 @@ def causes(port: int) -> set[str]:
 def test_ready_follows_completions_and_not_the_list_of_models(
     model: bytes, launch: Launch, upstream: ScriptedServer, tmp_path: Path
 ) -> None:
-    settings = f'[serve.calls]\ndirectory = "{tmp_path}"'
+    settings = f'state_directory = "{tmp_path}"'
     with launch(check_upstream=True, settings=settings) as port:
         upstream.answer(fail_completions)
         ask(port, MAX_FAILURES, model)
@@ -209,7 +209,7 @@ def test_a_cap_forbids_checks_and_refuses_nothing_else(
 ) -> None:
     cap = {"model": "single", "unit": "tokens", "amount": 1, "period": "all"}
     config = settings_of(upstream.base_url, caps=[cap], max_output_tokens=5)
-    config |= {"calls": {"directory": str(tmp_path)}, **model_settings(policies)}
+    config |= {"state_directory": str(tmp_path), **model_settings(policies)}
     with serve_gateway(make_config(config)) as port:
         upstream.answer(FAILURE)
         assert ask(port, 2 * WINDOW) == [500] * (2 * WINDOW)

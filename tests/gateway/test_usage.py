@@ -248,7 +248,7 @@ def test_replies_that_report_no_tokens_stay_within_a_cap(
     model: str, path: str, tmp_path: Path
 ) -> None:
     endpoint, options, make, headers = PATHS[path]
-    settings = {"caps": CAPS, "calls": {"directory": str(tmp_path)}, "max_output_tokens": 50}
+    settings = {"caps": CAPS, "state_directory": str(tmp_path), "max_output_tokens": 50}
     own = save_policy(tmp_path / "policy")
     with gateways.serve_scripted_gateway(own, **settings) as (upstream, port):
         upstream.answer(ScriptedReply(200, headers, [make(usage={**ZEROS, **OTHER_ZEROS})]))
@@ -265,8 +265,8 @@ def test_replies_that_report_no_tokens_stay_within_a_cap(
 def test_a_text_longer_than_an_assumed_limit_is_charged_by_its_bytes(tmp_path: Path) -> None:
     text = "é" * 4000
     own = save_policy(tmp_path / "policy")
-    calls = {"directory": str(tmp_path)}
-    with gateways.serve_scripted_gateway(own, calls=calls) as (upstream, port):
+    calls = {"state_directory": str(tmp_path)}
+    with gateways.serve_scripted_gateway(own, **calls) as (upstream, port):
         for model, usage in [("virtual", ZEROS), ("other", ZEROS), ("other", None)]:
             upstream.answer(ScriptedReply(200, JSON, [chat(text, usage=usage)]))
             ask(port, "chat/completions", model)
@@ -285,7 +285,7 @@ def test_several_forwarded_choices_are_counted_as_the_probe_found(
         known = Capabilities(chat="available", usage=counts)
         save_cached(tmp_path / "cache" / "adacompute", base_url, "real", known)
         upstream.answer(ScriptedReply(200, JSON, [chat(n=2)]))
-        config = {"base_url": base_url, "calls": {"directory": str(tmp_path)}, "probe": False}
+        config = {"base_url": base_url, "state_directory": str(tmp_path), "probe": False}
         models = {"models": {"virtual": own}}
         with gateways.serve_gateway(make_config({**config, **models})) as port:
             ask(port, "chat/completions", "other", n=2, max_tokens=50)
@@ -304,8 +304,8 @@ def test_samples_are_settled_by_the_choices_that_came(
 ) -> None:
     caps = [{"amount": 50, "unit": "samples", "period": "all"}]
     own = save_policy(tmp_path / "policy")
-    calls = {"directory": str(tmp_path)}
-    with gateways.serve_scripted_gateway(own, caps=caps, calls=calls) as (upstream, port):
+    calls = {"state_directory": str(tmp_path)}
+    with gateways.serve_scripted_gateway(own, caps=caps, **calls) as (upstream, port):
         indexes = range(came or 0)
         parts = [event(choices=[{"index": i, "delta": {"content": "a"}}]) for i in indexes]
         end = event(choices=[], usage=USAGE)
@@ -339,7 +339,7 @@ def test_the_account_is_never_below_what_was_generated(
         record_calls=True,
         vary_tokens=True,
     )
-    config = {"caps": CAPS, "calls": {"directory": str(tmp_path)}, "max_output_tokens": 30}
+    config = {"caps": CAPS, "state_directory": str(tmp_path), "max_output_tokens": 30}
     models = {"virtual": save_policy(tmp_path / "policy")}
     with serve_fake(settings) as fake:
         known = Capabilities(chat="available", n="native", usage=counts)

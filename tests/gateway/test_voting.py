@@ -405,26 +405,25 @@ def test_the_question_is_extracted_by_the_template(tmp_path: Path) -> None:
 
 
 def test_shadow_mode_answers_with_one_sample_and_logs_the_plan(three: Path, tmp_path: Path) -> None:
-    log = {"directory": str(tmp_path / "log")}
-    with serving(three, shadow=True, log=log) as (upstream, port):
+    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
+    with serving(three, shadow=True, **log) as (upstream, port):
         upstream.answer(reply("4"))
         answer = ask(port)
         assert len(upstream.received) == 1
     assert answer.body == reply("4").body
-    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert (row["shadow"], row["samples_used"], row["samples_planned"]) == (True, 1, 3)
 
 
 def test_an_audit_samples_after_the_answer_within_its_share(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1))
-    log = {"directory": str(tmp_path / "log")}
-    calls = {"directory": str(tmp_path / "calls")}
+    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
     share = {"audit_share": 1.0, "audit_max_share": 0.5}
-    with serving(policy, **share, log=log, calls=calls) as (upstream, port):
+    with serving(policy, **share, **log) as (upstream, port):
         upstream.answer(reply("4"))
         for _ in range(20):
             ask(port)
-    rows = read_decisions(tmp_path / "log").to_pylist()
+    rows = read_decisions(tmp_path / "decisions").to_pylist()
     held = [row for row in rows if row["audit"]]
     assert len(rows) == 20
     assert 1 <= len(held) <= 3  # ten samples, three a request
@@ -433,7 +432,8 @@ def test_an_audit_samples_after_the_answer_within_its_share(tmp_path: Path) -> N
 
 
 def log_of(policy: Path, place: Path, answers: Sequence[str], **options: Any) -> None:
-    with serving(policy, log={"directory": str(place)}, **options) as (upstream, port):
+    log = {"state_directory": str(place.parent), "decision_log": "answers"}
+    with serving(policy, **log, **options) as (upstream, port):
         for answer in answers:
             upstream.answer(reply(answer))
             ask(port)
@@ -441,7 +441,7 @@ def log_of(policy: Path, place: Path, answers: Sequence[str], **options: Any) ->
 
 def test_a_replayed_log_gives_identical_decisions(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1), AdaptiveConsistencyRule(0.8, 4), FixedRule(4))
-    place = tmp_path / "log"
+    place = tmp_path / "decisions"
     log_of(policy, place, ["4", "no number", "7"], budget=2.0)
     rows = read_decisions(place).to_pylist()
     again = decide_again(load_bundle(policy), rows, [row["price"] for row in rows])
@@ -475,13 +475,17 @@ def test_a_request_that_ended_early_is_replayed_as_it_was_served(
     three: Path,
     tmp_path: Path,
 ) -> None:
-    options = {"deadline_s": deadline_s, "log": {"directory": str(tmp_path / "log")}}
+    options = {
+        "deadline_s": deadline_s,
+        "state_directory": str(tmp_path),
+        "decision_log": "answers",
+    }
     if is_audited:
         options |= {"audit_share": 1.0, "audit_max_share": 1.0}
     with serving(three, **options) as (upstream, port):
         upstream.answer(*replies, reply("7"))
         ask(port)
-    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert row["samples_used"] == n_samples
     assert decide_again(load_bundle(three), [row], [row["price"]]).tolist() == [n_samples]
     assert replay_log(tmp_path / "log", bundle=three, budget=1.0)["saved_of_served"] == 0
@@ -489,40 +493,41 @@ def test_a_request_that_ended_early_is_replayed_as_it_was_served(
 
 def test_a_request_whose_deadline_passes_between_rounds_is_incomplete(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", AdaptiveConsistencyRule(0.99, 4))
-    log = {"directory": str(tmp_path / "log")}
-    with serving(policy, deadline_s=0.2, log=log) as (upstream, port):
+    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
+    with serving(policy, deadline_s=0.2, **log) as (upstream, port):
         upstream.answer(late(reply("4")))
         ask(port)
-    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert (row["samples_used"], row["incomplete"]) == (1, True)
     assert decide_again(load_bundle(policy), [row], [row["price"]]).tolist() == [1]
 
 
 def test_a_log_of_shadow_requests_cannot_be_replayed(three: Path, tmp_path: Path) -> None:
-    log_of(three, tmp_path / "log", ["4", "5"], shadow=True)
+    log_of(three, tmp_path / "decisions", ["4", "5"], shadow=True)
     with pytest.raises(DataError, match=r"only 2 of shadow mode.*samples_planned"):
         replay_log(tmp_path / "log", bundle=three, budget=1.0)
 
 
 def test_replaying_another_models_log_warns(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1))
-    log_of(policy, tmp_path / "log", ["4"])
+    log_of(policy, tmp_path / "decisions", ["4"])
     own = load_bundle(policy)
     for model, warned in ((None, False), ("real", False), ("other", True)):
         save_bundle(dataclasses.replace(own, model=model), tmp_path / f"for-{model}")
-        told = replay_log(tmp_path / "log", bundle=tmp_path / f"for-{model}", budget=1.0)["warning"]
+        found = replay_log(tmp_path / "decisions", bundle=tmp_path / f"for-{model}", budget=1.0)
+        told = found["warning"]
         assert (told is not None) == warned
         assert not warned or "other, and the log holds answers of real" in told
 
 
 def test_a_larger_budget_is_replayed_on_audited_requests_only(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1), FixedRule(3))
-    log_of(policy, tmp_path / "none", ["4"])
+    log = tmp_path / "decisions"
+    log_of(policy, log, ["4"])
     with pytest.raises(DataError, match="audit_share"):
-        replay_log(tmp_path / "none", bundle=policy, budget=2.0)
-    own = {"calls": {"directory": str(tmp_path / "calls")}}
-    log_of(policy, tmp_path / "none", ["4"] * 7, audit_share=1.0, audit_max_share=1.0, **own)
-    found = replay_log(tmp_path / "none", bundle=policy, budget=2.0)
+        replay_log(log, bundle=policy, budget=2.0)
+    log_of(policy, log, ["4"] * 7, audit_share=1.0, audit_max_share=1.0)
+    found = replay_log(log, bundle=policy, budget=2.0)
     assert 1 <= found["requests"] <= 2
     assert (found["source"], found["cost"], found["agreement"]) == ("audit", 3.0, 1.0)
 
@@ -542,25 +547,25 @@ def score(value: float) -> ScriptedReply:
 
 
 def test_the_best_scored_sample_answers_if_none_can_be_parsed(three: Path, tmp_path: Path) -> None:
-    log = {"directory": str(tmp_path / "log")}
+    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
     with (
         scripted.serve_scripted() as scorer,
-        serving(three, scorer=f"{scorer.base_url}/score", log=log) as (upstream, port),
+        serving(three, scorer=f"{scorer.base_url}/score", **log) as (upstream, port),
     ):
         scorer.answer(score(0.1), score(0.9), score(0.2))
         upstream.answer(reply("none"), late(reply("no idea")))
         assert ask(port).status == 200
     best = json.loads(scorer.received[1].body)["text"]
-    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert (row["chosen"] >= 0, row["scorer_error"]) == (True, None)
     assert best in {"none", "no idea"}
 
 
 def test_a_failing_scorer_does_not_fail_the_request(three: Path, tmp_path: Path) -> None:
-    log = {"directory": str(tmp_path / "log")}
+    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
     with (
         scripted.serve_scripted() as scorer,
-        serving(three, scorer=f"{scorer.base_url}/score", log=log) as (upstream, port),
+        serving(three, scorer=f"{scorer.base_url}/score", **log) as (upstream, port),
     ):
         scorer.answer(score(0.1), ScriptedReply(500, JSON, [b'{"error": "out of memory"}']))
         upstream.answer(reply("none"), late(reply("no idea")))
@@ -568,7 +573,7 @@ def test_a_failing_scorer_does_not_fail_the_request(three: Path, tmp_path: Path)
         seen = metrics(port)
     assert (answer.status, texts(answer)) == (200, "none")
     assert 'adacompute_scorer_failures_total{model="virtual"} 1.0' in seen
-    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert (row["samples_used"], row["chosen"]) == (3, -1)
     assert "out of memory" in row["scorer_error"]
 
@@ -673,32 +678,31 @@ for line in sys.stdin:
 def test_samples_not_parsed_before_the_deadline_are_drawn_again_for_the_audit(
     three: Path, tmp_path: Path
 ) -> None:
-    program, log = tmp_path / "grader.py", {"directory": str(tmp_path / "log")}
+    program = tmp_path / "grader.py"
     program.write_text(READS)
-    calls = {"directory": str(tmp_path / "calls")}
-    audits = {"audit_max_share": 1.0, "calls": calls}
+    audits = {"audit_max_share": 1.0, "state_directory": str(tmp_path)}
     with serving(three, audit_share=1e-12, **audits) as (upstream, port):
         upstream.answer(reply("4"))
         ask(port)  # so that three samples have been served
-    options = {"deadline_s": 0.5, "audit_share": 1.0, "log": log, **audits}
+    options = {"deadline_s": 0.5, "audit_share": 1.0, "decision_log": "answers", **audits}
     with serving(three, grader=f"cmd:{sys.executable} {program}", **options) as (upstream, port):
         upstream.answer(reply("4"), late(reply("slow")), late(reply("slow")), reply("4"))
         answer = ask(port)
     assert answer.values("x-adacompute-samples") == ["1"]
-    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert (row["samples_used"], row["audit"], len(row["answers"])) == (1, True, 4)
 
 
 def test_samples_are_counted_if_the_client_disconnects_during_a_stream(
     three: Path, tmp_path: Path
 ) -> None:
-    log = {"directory": str(tmp_path / "log")}
+    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
     body = b'{"model": "virtual", "stream": true, "messages": [{"role": "user", "content": "2"}]}'
     head = (
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
         b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     )
-    with serving(three, log=log) as (upstream, port):
+    with serving(three, **log) as (upstream, port):
         upstream.answer(stream("4", *["x" * 1_000_000] * 8))
         with socket.socket() as plug:
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -711,7 +715,7 @@ def test_samples_are_counted_if_the_client_disconnects_during_a_stream(
         while 'status="200"' not in metrics(port) and time.monotonic() < end:
             time.sleep(0.05)
         assert 'adacompute_samples_total{model="virtual"} ' in metrics(port)
-    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert row["samples_used"] >= 2
 
 
@@ -719,13 +723,14 @@ def test_requests_without_an_answer_are_counted_apart_in_a_replay(
     three: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "prices.toml").write_text("[models.real]\ninput = 1.0\noutput = 2.0\n")
-    log, prices = {"directory": str(tmp_path / "log")}, str(tmp_path / "prices.toml")
+    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
+    prices = str(tmp_path / "prices.toml")
     body = b'{"model": "virtual", "messages": [{"role": "user", "content": "2"}], "max_tokens": 9}'
     head = (
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
         b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     )
-    with serving(three, log=log, token_prices=prices) as (upstream, port):
+    with serving(three, **log, token_prices=prices) as (upstream, port):
         upstream.answer(reply("4"), reply("5"), reply("6"))
         ask(port)
         before = value_of("cost_total", port)
@@ -788,12 +793,12 @@ def test_a_drift_beyond_the_threshold_is_logged_once_per_minute(
 
 
 def test_a_live_stream_without_usage_is_charged_for_its_prompt(tmp_path: Path) -> None:
-    log = {"directory": str(tmp_path / "log")}
-    with serving(bundle(tmp_path / "p", FixedRule(1)), log=log) as (upstream, port):
+    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
+    with serving(bundle(tmp_path / "p", FixedRule(1)), **log) as (upstream, port):
         upstream.answer(stream("is ", "4", usage=False))
         ask(port, stream=True)
         sent = len(upstream.received[0].body)
-    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert (row["prompt_tokens"], row["estimated"]) == (sent, True)
 
 
@@ -809,13 +814,14 @@ def test_a_header_that_is_sent_twice_is_not_lost(three: Path) -> None:
 def test_a_log_that_cannot_be_rotated_does_not_fail_the_request(
     three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = {"directory": str(tmp_path / "log"), "rotate_mb": 1e-6}
-    with serving(three, log=log) as (upstream, port), monkeypatch.context() as patch:
+    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
+    with serving(three, **log) as (upstream, port), monkeypatch.context() as patch:
 
         def fail(_: DecisionLog) -> None:
             raise FileNotFoundError("it is gone")
 
         patch.setattr(DecisionLog, "rotate", fail)
+        patch.setattr(DecisionLog, "append", lambda *_: True)
         upstream.answer(reply("4"))
         assert ask(port).status == 200
 

@@ -25,7 +25,7 @@ from test_support.redis_server import find_redis, serve_redis
 CONFIG = """
 [serve]
 base_url = "http://127.0.0.1:9/v1"
-account_store = "{store}"
+{store}
 max_output_tokens = 100
 token_prices = "prices.toml"
 
@@ -53,7 +53,7 @@ DAY, MONTH = (find_period(kind, int(time.time() // 86_400))[0] for kind in ("day
 MONEY, TOKENS = f"total/money/{DAY}", f"client=alice/model=virtual/tokens/{MONTH}"
 
 
-def write_config(folder: Path, store: str = "accounts.sqlite") -> Path:
+def write_config(folder: Path, store: str = 'state_directory = "."') -> Path:
     path = folder / "gateway.toml"
     path.write_text(CONFIG.format(store=store, digest="0123456789abcdef" * 4))
     return path
@@ -226,6 +226,8 @@ def test_accounts_in_redis_are_listed_without_the_password(tmp_path: Path) -> No
     with serve_redis() as server:
         assert server.send("CONFIG SET requirepass secret").startswith("+OK")
         url = server.url.replace("redis://", "redis://:secret@")
-        found = list_caps(write_config(tmp_path, url), set_spent={MONEY: 3.0})
+        found = list_caps(
+            write_config(tmp_path, f'account_store = "{url}"'), set_spent={MONEY: 3.0}
+        )
     assert found["store"] == f"127.0.0.1:{server.port}"
     assert [(row["name"], row["spent"]) for row in found["accounts"]] == [(MONEY, 3)]

@@ -12,7 +12,7 @@ import pytest
 
 from adacompute.core.errors import DataError
 from adacompute.storage import calls
-from adacompute.storage.calls import FILES, CallFile, default_directory, read_calls, sum_calls
+from adacompute.storage.calls import FILES, CallFile, default_state, read_calls, sum_calls
 
 START = {
     "client": "a",
@@ -139,9 +139,9 @@ def test_a_directory_without_calls_is_an_error(tmp_path: Path) -> None:
         list(read_calls(tmp_path))
 
 
-def test_the_default_directory_is_in_the_users_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_state_is_in_the_users_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/s")
-    assert default_directory(80) == Path("/s/adacompute/calls/80")
+    assert default_state(80) == Path("/s/adacompute/80")
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", "/h")
-    assert default_directory(80) == Path("/h/.local/state/adacompute/calls/80")
+    assert default_state(80) == Path("/h/.local/state/adacompute/80")

@@ -13,7 +13,6 @@ from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.gateway.app import Application, build
 from adacompute.gateway.requests.openai_requests import check_name
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.log_settings import LogConfig
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.voting.model_loading import make_model
 from adacompute.graders.grader import Grader
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 ANY_PORT = 0
 """The ASGI server chooses where to listen, not this application."""
 
-_OWN = {"base_url", "budget", "bundle", "bundle_digest", "host", "log", "models", "port", "workers"}
+_OWN = {"base_url", "budget", "bundle", "bundle_digest", "host", "models", "port", "workers"}
 _OWN |= {"arm_upstreams", "upstream", "upstreams"}  # only in a file
 _MODEL = {field.name for field in fields(ModelConfig)} - _OWN
 _GATEWAY = {field.name for field in fields(Config)} - _OWN
@@ -36,7 +35,6 @@ def create_app(
     base_url: str | None = None,
     budget: float | Mapping[str, float],
     grader: str | Grader | None = None,
-    log: str | PathLike[str] | None = None,
     **settings: Any,  # noqa: ANN401 - settings of the gateway, checked by name
 ) -> Application:
     """Make an ASGI application that answers requests for some models by their policies.
@@ -44,9 +42,9 @@ def create_app(
     ``policies`` maps names of models to fitted and calibrated policies, or to their directories.
     Requests for other models are forwarded to ``base_url`` unchanged; ``base_urls`` instead are
     several addresses of servers with the same models. ``budget`` is one number or
-    one per model; ``log`` is a directory for the log of decisions. ``settings`` are further
-    settings of the gateway, by the names of its configuration file, such as ``upstream_api_key``,
-    ``client_keys``, ``max_rounds`` and ``deadline_s``. The server is probed, in the background,
+    one per model. ``settings`` are further settings of the gateway, by the names of its
+    configuration file, such as ``upstream_api_key``, ``client_keys``, ``state_directory``,
+    ``decision_log``, ``max_rounds`` and ``deadline_s``. The server is probed, in the background,
     only with ``probe=True``. Mounted inside another application, pass
     ``lifespan=app.lifespan`` to that one.
     """
@@ -54,8 +52,7 @@ def create_app(
         known = ", ".join(sorted(_MODEL | _GATEWAY))
         raise ConfigError(f"the gateway has no setting {unknown[0]!r}; it has {known}")
     common = {name: value for name, value in settings.items() if name in _GATEWAY}
-    directory = None if log is None else LogConfig(str(log))
-    config = Config(base_url, port=ANY_PORT, log=directory, **{"probe": False, **common})
+    config = Config(base_url, port=ANY_PORT, **{"probe": False, **common})
     known_models = {name: value for name, value in settings.items() if name in _MODEL}
     models: dict[str, VirtualModel] = {}
     for name, source in policies.items():

@@ -16,6 +16,7 @@ from adacompute.cli.output import (
     NOTHING,
     format_amount,
     format_percent,
+    format_value,
     print_rows,
     print_text,
     print_values,
@@ -47,8 +48,10 @@ def arms(*, run: Path, options: ArmsOptions, as_json: bool) -> None:
     show(result, print_arms, as_json=as_json)
 
 
-@command("spend", SpendOptions, click.argument("directory", metavar="DIR", type=RUN))
-def spend(*, directory: Path, options: SpendOptions, as_json: bool) -> None:
+@command(
+    "spend", SpendOptions, click.argument("directory", metavar="[DIR]", type=RUN, required=False)
+)
+def spend(*, directory: Path | None, options: SpendOptions, as_json: bool) -> None:
     """Sum what was spent."""
     del options
     from adacompute.stages.spend import sum_spend
@@ -71,7 +74,7 @@ def _print_spend(result: Result) -> None:
         }
         for row in result["spend"]
     ]
-    print_rows("Spend", rows)
+    print_rows(f"Spend in {format_value(result['directories'])}", rows)
     if any(result["lost"].values()):
         decisions = format_amount(result["lost"]["decisions"], "decision")
         call_rows = format_amount(result["lost"]["call_rows"], "row")

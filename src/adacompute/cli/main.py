@@ -47,10 +47,10 @@ class _InOrder(click.Group):
 
 
 class _Spend(click.Group):
-    """The command ``spend DIR`` with subcommands beside it."""
+    """The command ``spend [DIR]`` with subcommands beside it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, "-h", "--help"):
+        if not args or args[0] not in (*self.commands, "-h", "--help"):
             args = [SUM, *args]
         return super().parse_args(ctx, args)
 
@@ -77,11 +77,11 @@ def research() -> None:
 
 @click.group(cls=_Spend)
 def spend() -> None:
-    """Sum what a gateway's calls cost (spend DIR), or list its caps."""
+    """Sum what a gateway's calls cost (spend [DIR]), or list its caps."""
 
 
 SUM = "sum"
-"""Name of the command that ``spend DIR`` calls."""
+"""Name of the command that ``spend [DIR]`` calls."""
 
 spend.add_command(analysis.spend, SUM)
 spend.add_command(live.caps)

@@ -67,7 +67,7 @@ from adacompute.gateway.requests.reading import (
 )
 from adacompute.gateway.requests.rules import make_rules
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.log_settings import MB
+from adacompute.gateway.settings.settings import MB
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.model_loading import GradingQueues
 from adacompute.gateway.voting.virtual_model import VirtualModel
@@ -99,8 +99,7 @@ class Gateway:
         if config.token_prices is not None:
             price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
         spans = Spans() if config.traces else None
-        calls, drift = config.calls.open(config.port), config.drift_threshold
-        self.account = Account(config.log, calls, price_lists, spans, drift_threshold=drift)
+        self.account = Account(config, price_lists, spans)
         self._spending = Spending(config, tuple(models.values()), self.account.metrics, register)
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None

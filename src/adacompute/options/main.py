@@ -230,7 +230,7 @@ class BatchOptions(PriceOptions, KeyOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SpendOptions:
-    """Sum what a gateway's calls cost (spend DIR), or list its caps."""
+    """Sum what a gateway's calls cost (spend [DIR]), or list its caps."""
 
 
 @dataclass(frozen=True, kw_only=True)

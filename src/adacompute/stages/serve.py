@@ -23,7 +23,6 @@ from typing import Any
 from adacompute.core.errors import AdaComputeError, ConfigError, ModelError
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.accounting.caps import CapConfig
-from adacompute.gateway.accounting.spending import REPLICAS
 from adacompute.gateway.forwarding.probing import needs_probe
 from adacompute.gateway.processes.logs import log as log_line
 from adacompute.gateway.processes.logs import set_up_logging
@@ -177,20 +176,14 @@ def _limits(settings: Config | ClientLimits | ModelConfig) -> dict[str, Any]:
 
 def _directories(config: Config) -> list[dict[str, Any]]:
     """Return where the gateway keeps files, and whether it can write there."""
-    calls, log = config.calls.directory_for(config.port), config.log
-    store = config.account_file
     found = {
-        "account of calls": calls,
-        "account store": None if store is None else store.parent,
-        "files of replicas": (calls if store is None else store.parent) / REPLICAS,
-        "decision log": None if log is None else Path(log.directory),
+        "state": config.state,
         "results of probes": cache_path(),
         "metrics of workers": Path(tempfile.gettempdir()),
     }
     return [
         {"name": name, "directory": str(path.resolve()), "is_writable": _is_writable(path)}
         for name, path in found.items()
-        if path is not None
     ]
 
 

@@ -136,10 +136,15 @@ class CallFile:
             path.unlink()
 
 
-def default_directory(port: int) -> Path:
-    """Directory of the account of a gateway that has no other configured."""
+def default_state(port: int | str) -> Path:
+    """Directory of what a gateway keeps, by its port, if no other is configured."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111 - it does not fail without a home
-    return Path(state) / "adacompute" / "calls" / str(port)
+    return Path(state) / "adacompute" / str(port)
+
+
+def find_accounts() -> list[Path]:
+    """Return the default directories in which gateways have recorded calls."""
+    return sorted({path.parent for path in default_state("").glob(f"*/{FILES}")})
 
 
 def read_calls(directory: Path, lost: Counter[str] | None = None) -> Iterator[dict[str, Any]]:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,10 +20,8 @@ from adacompute.gateway.accounting.call_log import CallLog, CallOrigin, CallReco
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import LOG, log
 from adacompute.gateway.requests.openai_requests import PATHS
-from adacompute.gateway.settings.log_settings import MB, LogConfig
+from adacompute.gateway.settings.config import TEXTS, Config
 from adacompute.spending.attempts import MAX_TEXT_CHARS
-from adacompute.storage.calls import CallFile
-from adacompute.storage.decisions import DecisionLog
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array
@@ -60,26 +56,16 @@ class Account:
 
     def __init__(
         self,
-        log: LogConfig | None,
-        calls: CallFile,
+        config: Config,
         price_lists: Mapping[str, TokenPriceList],
         spans: Spans | None = None,
-        *,
-        drift_threshold: float = math.inf,
     ) -> None:
         self.metrics = Metrics()
-        self.calls = CallLog(calls, self.metrics, price_lists)
+        self.calls = CallLog(config.open_calls(), self.metrics, price_lists)
         self._spans = spans
-        self._drift_threshold = drift_threshold
-        self._log_texts = log is not None and log.texts
-        self._log = None
-        if log is not None:
-            self._log = DecisionLog(
-                Path(log.directory),
-                rotate_bytes=int(log.rotate_mb * MB),
-                keep_days=log.keep_days,
-                keep_bytes=int(log.keep_mb * MB),
-            )
+        self._drift_threshold = config.drift_threshold
+        self._log_texts = config.decision_log == TEXTS
+        self._log = config.open_decisions()
         self._compacting: asyncio.Task[None] | None = None
         self._request_costs: dict[str, deque[float]] = {}
         self._feature_distances: dict[str, deque[float]] = {}

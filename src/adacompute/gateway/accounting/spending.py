@@ -18,7 +18,7 @@ from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.gateway.accounting.caps import SERVED, Caps
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import log
-from adacompute.gateway.settings.config import ACCOUNTS, Config
+from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.spending.counters import Counter
@@ -38,7 +38,7 @@ REFUSED_S = 5.0
 ready."""
 
 REPLICAS = "replicas"
-"""Name of the directory with the files of replicas, beside the file of accounts."""
+"""Name of the directory with the files of replicas, in the state directory."""
 
 
 class Spending:
@@ -68,10 +68,8 @@ class Spending:
         config, register = self._config, self._register
         if register is None:
             return
-        file_of_accounts = config.account_file or config.calls.directory_for(config.port) / ACCOUNTS
-        directory = file_of_accounts.parent / REPLICAS
         try:
-            file = ReplicaFile.open(directory)
+            file = ReplicaFile.open(config.state / REPLICAS)
         except (OSError, AdaComputeError) as error:
             if self._has_caps:
                 raise ConfigError(

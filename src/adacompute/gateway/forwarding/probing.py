@@ -22,7 +22,7 @@ from adacompute.core.errors import AdaComputeError, DataError, ModelError, Reque
 from adacompute.gateway.accounting.call_log import CallLog, CallOrigin, CallRecorder
 from adacompute.gateway.connection.exchange import NO_MODEL
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.log_settings import MB
+from adacompute.gateway.settings.settings import MB
 from adacompute.models.capabilities_cache import (
     cache_path,
     load_common,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.log_settings import MB
+from adacompute.gateway.settings.settings import MB
 from adacompute.gateway.voting.virtual_model import SampledModel
 from adacompute.models.addresses import Addresses
 from adacompute.models.openai import Upstream

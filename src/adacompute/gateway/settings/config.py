@@ -1,7 +1,7 @@
 """Configuration: all settings of a gateway, checked before it starts.
 
-A TOML file has one table, ``[serve]``, with a table of its own for each virtual model, for the keys
-of clients and for the log. ``${NAME}`` in a value is replaced by an environment variable. An
+A TOML file has one table, ``[serve]``, with a table of its own for each virtual model and for the
+keys of clients. ``${NAME}`` in a value is replaced by an environment variable. An
 unknown setting is an error that lists the known ones, and every value is checked here. It opens no
 connection and loads no policy.
 """
@@ -30,9 +30,9 @@ from adacompute.gateway.requests.clients import (
     check_paths,
 )
 from adacompute.gateway.requests.openai_requests import check_name
-from adacompute.gateway.settings.log_settings import MB, CallsConfig, LogConfig
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.settings.settings import (
+    MB,
     as_table,
     build_settings,
     check_positive,
@@ -46,6 +46,8 @@ from adacompute.spending.peers import RECOVERY_S
 from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register
 from adacompute.spending.sqlite_register import SqliteRegister
+from adacompute.storage.calls import CallFile, default_state
+from adacompute.storage.decisions import DecisionLog
 
 _ORIGIN = re.compile(r"https?://[^/\s*]+")
 _MAX_PORT = 65_535
@@ -70,10 +72,15 @@ _POSITIVE = (
     "sse_keepalive_s",
     "lease_s",
     "recovery_s",
+    "keep_days",
+    "keep_mb",
 )
 
-ACCOUNTS = "accounts.sqlite"
-"""Name of the file in which workers share what was spent."""
+ACCOUNTS, DECISIONS = "accounts.sqlite", "decisions"
+"""Names in the state directory: the file in which workers share what was spent, and the log."""
+
+NO_LOG, TEXTS = "none", "texts"
+DECISION_LOGS = (NO_LOG, "answers", TEXTS)
 
 
 @dataclass(frozen=True)
@@ -189,13 +196,22 @@ class Config:
     """What each client may ask for, by the client's name: see below."""
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     """Virtual models, by their name: see below."""
-    log: LogConfig | None = None
-    """The decision log: see below. Default: no log."""
-    calls: CallsConfig = field(default_factory=CallsConfig)
-    """The account of calls: see below."""
+    state_directory: str | None = None
+    """Directory of all that the gateway keeps: the [account of calls](columns.md#account-of-calls),
+    what counts against caps, the leases of workers and the decision log. A gateway that takes the
+    place of another uses the same. Default: ``adacompute/PORT`` below ``$XDG_STATE_HOME`` or
+    ``~/.local/state``."""
+    decision_log: str = NO_LOG
+    """What is logged of each [decision](columns.md#decisions) in ``decisions`` of the state
+    directory: ``none`` (no log), ``answers`` (parsed answers and hashes of questions) or ``texts``
+    (questions and completions too)."""
+    keep_days: float = 90.0
+    """Age after which old files of the account of calls and of the decision log are deleted."""
+    keep_mb: float = 10_000.0
+    """Total size above which old files of each of them are deleted."""
     account_store: str | None = field(default=None, repr=False)
-    """Where workers and hosts share what was spent: a file, or ``redis://…``. Default:
-    ``accounts.sqlite`` in the directory of the account of calls."""
+    """Redis server (``redis://…``) in which gateways on several hosts share what was spent.
+    Default: ``accounts.sqlite`` in the state directory."""
     lease_s: float = LEASE_S
     """How long capped requests are served while the account store does not answer, at the recent
     rate of their clients."""
@@ -240,6 +256,7 @@ class Config:
             ("log_format", FORMATS),
             ("log_level", LEVELS),
             ("when_spent", WHEN_SPENT),
+            ("decision_log", DECISION_LOGS),
             ("upstream_kind", (None, *get_args(UpstreamKind))),
         ):
             if (value := getattr(self, name)) not in known:
@@ -248,6 +265,11 @@ class Config:
         for name in ("max_samples", "max_output_tokens"):
             if (limit := getattr(self, name)) is not None:
                 check_positive(limit, name)
+        if self.account_store is not None and "://" not in self.account_store:
+            raise ConfigError(
+                f"account_store must be the address of a Redis server, not {self.account_store!r}: "
+                "the workers of one host share a file in state_directory"
+            )
         check_caps(self)
         self._check_addresses()
         for name, model in self.models.items():
@@ -283,21 +305,37 @@ class Config:
         return UpstreamConfig(self.base_url, self.base_urls, self.upstream_api_key)
 
     @property
+    def state(self) -> Path:
+        """The directory of all that the gateway keeps."""
+        return Path(self.state_directory or default_state(self.port))
+
+    @property
     def account_file(self) -> Path | None:
         """The file in which workers share what was spent; None if it is a Redis server."""
-        store = self.account_store
-        if store is None:
-            return self.calls.directory_for(self.port) / ACCOUNTS
-        return None if "://" in store else Path(store)
+        return self.state / ACCOUNTS if self.account_store is None else None
 
     def open_register(self) -> Register:
         """Return the register in which workers and replicas share what was spent."""
-        path = self.account_file
-        if path is None:
-            return RedisRegister(self.account_store or "")
-        with suppress(OSError):  # the register reports that it cannot be used
-            path.parent.mkdir(parents=True, exist_ok=True)
-        return SqliteRegister(path)
+        if self.account_store is not None:
+            return RedisRegister(self.account_store)
+        self._make_state()
+        return SqliteRegister(self.state / ACCOUNTS)
+
+    def open_calls(self) -> CallFile:
+        """Return the file that this process records its calls in; it is not opened yet."""
+        return CallFile(self.state, keep_days=self.keep_days, keep_bytes=int(self.keep_mb * MB))
+
+    def open_decisions(self) -> DecisionLog | None:
+        """Return the decision log, if there is one."""
+        if self.decision_log == NO_LOG:
+            return None
+        self._make_state()
+        keep_bytes = int(self.keep_mb * MB)
+        return DecisionLog(self.state / DECISIONS, keep_days=self.keep_days, keep_bytes=keep_bytes)
+
+    def _make_state(self) -> None:
+        with suppress(OSError):  # who opens a file there reports that it cannot be used
+            self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @property
     def admin_port_or_default(self) -> int:
@@ -364,23 +402,12 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
             for name, table in as_table(values.get(group, {}), group).items()
             for where in [f"{group}.{name}"]
         }
-    if values.get("log") is not None:
-        values["log"] = build_settings(
-            LogConfig, _resolve_paths(values["log"], "log", ("directory",), beside), "log"
-        )
     values["caps"] = tuple(
         build_settings(CapConfig, as_table(table, "caps"), "caps")
         for table in values.get("caps", ())
     )
-    calls = _resolve_paths(values.get("calls", {}), "calls", ("directory",), beside)
-    values["calls"] = build_settings(CallsConfig, calls, "calls")
-    return build_settings(Config, _resolve_paths(values, "serve", _paths(values), beside), "serve")
-
-
-def _paths(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the settings that are paths; an address is none."""
-    is_address = "://" in str(values.get("account_store"))
-    return ("token_prices",) if is_address else ("token_prices", "account_store")
+    values = _resolve_paths(values, "serve", ("token_prices", "state_directory"), beside)
+    return build_settings(Config, values, "serve")
 
 
 def _resolve_paths(

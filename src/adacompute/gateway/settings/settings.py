@@ -18,6 +18,9 @@ from adacompute.core.errors import ConfigError
 
 T = TypeVar("T")
 
+MB = 1_000_000
+"""Bytes in the unit of settings that end in _mb."""
+
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 

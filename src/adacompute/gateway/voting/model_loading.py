@@ -19,8 +19,8 @@ from adacompute.core.signals import SCORE
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.log_settings import MB
 from adacompute.gateway.settings.model_settings import ModelConfig
+from adacompute.gateway.settings.settings import MB
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.virtual_model import SampledModel, VirtualModel
 from adacompute.graders.grader import Grader, load_grader
