@@ -283,9 +283,7 @@ def serve() -> Iterator[tuple[ScriptedServer, dict[str, int]]]:
                 "models": {model: {**own, "grader": "numeric"} for model, own in models.items()},
                 "allowed_paths": ["* /v1/*"],
                 "max_attempts": attempts,
-                "max_retry_share": 1.0,
                 "probe": False,
-                "sse_keepalive_s": 60,
                 "state_directory": name,
             }
             ports[name] = stack.enter_context(serve_gateway(make_config(content, beside=folder)))

@@ -204,7 +204,6 @@ base_url = "{base_url}"
 port = {port}
 probe = false
 max_attempts = 2
-max_retry_share = 1.0
 max_output_tokens = 20
 token_prices = "prices.toml"
 state_directory = "state"

@@ -177,7 +177,6 @@ def test_limits_on_the_page_about_security_are_the_defaults() -> None:
         ]
         numbers = [float(one.replace(",", "")) for one in re.findall(r"\d[\d,]*\.?\d*", shown)]
         for name, number in zip(names, numbers, strict=bool(names)):
-            in_bytes = number * 1e6 if name.endswith("_bytes_in_flight") else number
-            assert defaults[name] == in_bytes, name
+            assert defaults[name] == number, name
             compared.add(name)
-    assert len(compared) > 10
+    assert {"max_body_mb", "timeout_s", "max_concurrency"} <= compared

@@ -69,7 +69,6 @@ SETTINGS = {
     "holdout_most": "audit_max_share",
     "latency_s": "deadline_s",
     "pause_s": "shutdown_delay_s",
-    "keep_alive_s": "sse_keepalive_s",
     "body_s": "body_timeout_s",
     "first_byte_s": "first_byte_timeout_s",
     "attempts": "max_attempts",

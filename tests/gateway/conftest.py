@@ -37,7 +37,6 @@ workers = {workers}
 probe = false
 max_attempts = 1
 check_upstream = {check_upstream}
-sse_keepalive_s = 0.2
 {settings}
 
 [serve.models.thrifty]

@@ -53,7 +53,6 @@ def make_settings(directory: Path, policy: Path, base_url: str) -> Any:
         "caps": CAPS,
         "max_output_tokens": 50,
         "state_directory": str(directory),
-        "max_connections_per_address": 1000,
     }
     return make_config(content)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -106,21 +107,21 @@ def test_every_line_of_a_gateway_is_json(
 @pytest.mark.parametrize("wrong", ["bundle", "setting", "port"])
 def test_a_start_that_fails_is_a_line_of_json(wrong: str, policies: Path) -> None:
     port, path = free_port(), policies / "wrong.toml"
+    plug = socket.create_server(("127.0.0.1", port + (1 if wrong == "port" else 2)))
     bundle = "nowhere" if wrong == "bundle" else "one"
     text = (
         f'[serve]\nbase_url = "http://127.0.0.1:9/v1"\nport = {port}\nlog_format = "json"\n'
-        f'admin_port = {port}\n[serve.models.m]\nbundle = "{bundle}"\nbudget = 1\n'
+        f'[serve.models.m]\nbundle = "{bundle}"\nbudget = 1\n'
         'model = "real"\ngrader = "numeric"\n'
     )
-    if wrong != "port":
-        text = text.replace(f"admin_port = {port}\n", "")
     path.write_text(text.replace("budget = 1", "budget = -1") if wrong == "setting" else text)
     command = [sys.executable, "-m", "adacompute", "serve", "--config", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    with plug:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     *_, last = lines(done.stderr)
     assert last["level"] == "error"
-    assert {"bundle": "nowhere", "setting": "budget", "port": f"port {port}"}[wrong] in last[
+    assert {"bundle": "nowhere", "setting": "budget", "port": f"port {port + 1}"}[wrong] in last[
         "message"
     ]
 

@@ -80,12 +80,11 @@ def find(
 ) -> list[Capabilities]:
     """Capabilities that processes find with a probe of ours."""
     monkeypatch.setattr(probing, "probe", probe)
-    config = make_config({"base_url": BASE_URL})
     upstreams = [Upstream(BASE_URL, "real") for _ in range(processes)]
 
     async def main() -> None:
         calls = CallLog(CallFile(tmp_path), Metrics())
-        each = (probing.probe_upstreams(config, [upstream], calls) for upstream in upstreams)
+        each = (probing.probe_upstreams([upstream], calls) for upstream in upstreams)
         await asyncio.gather(*each)
 
     asyncio.run(main())

@@ -295,6 +295,10 @@ def test_requests_go_on_when_the_disk_is_full(
     usage = json.dumps({"data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}}).encode()
     upstream.answer(ScriptedReply(200, JSON, [usage]))
     state = full_disk / "state"
+    state.mkdir()
+    (full_disk.parent / "replicas").mkdir()
+    for name in ("accounts.sqlite", "replicas"):  # which have room
+        (state / name).symlink_to(full_disk.parent / name)
     with launch(settings=f'state_directory = "{state}"\n') as port:
         for _ in range(40):
             assert send(port, "POST", "/v1/embeddings", body=b'{"input": "a"}').status == 200

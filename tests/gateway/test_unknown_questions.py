@@ -87,7 +87,7 @@ def test_a_prompt_without_a_question_is_sampled_adaptively_and_replayed_exactly(
     rows = read_decisions(tmp_path / "decisions").to_pylist()
     again = decide_again(shipped, rows, [row["price"] for row in rows])
     assert again.tolist() == [row["samples_used"] for row in rows]
-    known = replay_log(tmp_path / "log", bundle=locate_bundle(Path("example")), budget=2.0)
+    known = replay_log(tmp_path / "decisions", bundle=locate_bundle(Path("example")), budget=2.0)
     assert known["saved_of_served"] == 0
 
 

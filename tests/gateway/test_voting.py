@@ -27,6 +27,7 @@ from adacompute.core.types import UtilityTable, make_levels
 from adacompute.features.draft import DraftSource
 from adacompute.features.text import FEATURE_SETS
 from adacompute.gateway.requests.openai_requests import VirtualRequest
+from adacompute.gateway.voting import voting
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.request_model import RequestModel, Target
 from adacompute.models.body import Body
@@ -370,10 +371,13 @@ def test_usage_in_the_last_choice_is_not_sent_twice(
     assert all(int(tokens) >= 21 for tokens in told_tokens)
 
 
-def test_a_waiting_client_gets_keepalive_comments(three: Path) -> None:
+def test_a_waiting_client_gets_keepalive_comments(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voting, "KEEP_ALIVE_S", 0.1)
     slow = reply("4")
     slow = ScriptedReply(200, EVENTS, [0.7, *stream("4").parts], framing="chunked")
-    with serving(three, sse_keepalive_s=0.1) as (upstream, port):
+    with serving(three) as (upstream, port):
         upstream.answer(slow)
         answer = ask(port, stream=True)
     assert answer.body.count(b": still sampling") >= 2
@@ -488,7 +492,7 @@ def test_a_request_that_ended_early_is_replayed_as_it_was_served(
     (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert row["samples_used"] == n_samples
     assert decide_again(load_bundle(three), [row], [row["price"]]).tolist() == [n_samples]
-    assert replay_log(tmp_path / "log", bundle=three, budget=1.0)["saved_of_served"] == 0
+    assert replay_log(tmp_path / "decisions", bundle=three, budget=1.0)["saved_of_served"] == 0
 
 
 def test_a_request_whose_deadline_passes_between_rounds_is_incomplete(tmp_path: Path) -> None:
@@ -505,7 +509,7 @@ def test_a_request_whose_deadline_passes_between_rounds_is_incomplete(tmp_path: 
 def test_a_log_of_shadow_requests_cannot_be_replayed(three: Path, tmp_path: Path) -> None:
     log_of(three, tmp_path / "decisions", ["4", "5"], shadow=True)
     with pytest.raises(DataError, match=r"only 2 of shadow mode.*samples_planned"):
-        replay_log(tmp_path / "log", bundle=three, budget=1.0)
+        replay_log(tmp_path / "decisions", bundle=three, budget=1.0)
 
 
 def test_replaying_another_models_log_warns(tmp_path: Path) -> None:
@@ -744,7 +748,7 @@ def test_requests_without_an_answer_are_counted_apart_in_a_replay(
         upstream.answer(ScriptedReply(400, JSON, [b"{}"]))
         ask(port)  # costs nothing, so it is not logged
         samples, cost = value_of("samples_total", port), value_of("cost_total", port)
-    found = replay_log(tmp_path / "log", bundle=three, budget=1.0)
+    found = replay_log(tmp_path / "decisions", bundle=three, budget=1.0)
     assert (found["requests"], found["served_cost"]) == (1, 3.0)
     assert (found["unanswered_requests"], found["unanswered_samples"]) == (1, 1)
     assert samples == 3 + found["unanswered_samples"]

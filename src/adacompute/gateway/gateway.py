@@ -20,7 +20,11 @@ from adacompute.core.errors import ModelTimeout
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.accounting.spending import Spending
 from adacompute.gateway.accounting.tracing import Spans
-from adacompute.gateway.connection.bodies_in_flight import CLIENT_SHARE, BodiesInFlight
+from adacompute.gateway.connection.bodies_in_flight import (
+    BODIES_IN_FLIGHT,
+    CLIENT_SHARE,
+    BodiesInFlight,
+)
 from adacompute.gateway.connection.browser_checks import BrowserChecks
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
 from adacompute.gateway.connection.exchange import (
@@ -112,10 +116,6 @@ class Gateway:
             bool(config.client_keys), tuple(config.allowed_hosts), tuple(config.allowed_origins)
         )
         self.connection_limits = ConnectionLimits(
-            max_request_line_bytes=config.max_request_line_bytes,
-            max_header_bytes=config.max_header_bytes,
-            max_headers=config.max_headers,
-            max_connections_per_address=config.max_connections_per_address,
             trusted_proxies=config.trusted_proxies,
             on_rejected=self.account.record_refused_connection,
             bodies=_bodies_in_flight(config),
@@ -204,7 +204,7 @@ class Gateway:
         upstreams = [upstream for engine in engines for upstream in engine.upstreams.values()]
         unknown = [upstream for upstream in upstreams if needs_probe(upstream.capabilities)]
         if self.config.probe and unknown:
-            probe = probe_upstreams(self.config, unknown, self.account.calls)
+            probe = probe_upstreams(unknown, self.account.calls)
             self._probing = asyncio.create_task(probe)
             self._probing.add_done_callback(lambda _: self._set_terms())
 
@@ -372,7 +372,7 @@ class Gateway:
         async with self.relay.send(
             "GET", exchange.target, exchange.headers_without_compression, b""
         ) as relayed:
-            data = await relayed.read(int(self.config.max_reply_mb * MB))
+            data = await relayed.read()
         status, headers = relayed.status, relayed.headers
         names = [one for one in self._names if self.clients.allows_model(exchange.client, one)]
         if status == NOT_FOUND:
@@ -387,6 +387,5 @@ class Gateway:
 
 def _bodies_in_flight(config: Config) -> BodiesInFlight:
     """Return the limits on bodies; without client keys, all requests are of one client."""
-    total = config.max_body_bytes_in_flight
-    share = max(total * CLIENT_SHARE, config.max_body_mb * MB)
-    return BodiesInFlight(total, share if config.client_keys else math.inf)
+    total = config.max_body_mb * MB * BODIES_IN_FLIGHT
+    return BodiesInFlight(total, total * CLIENT_SHARE if config.client_keys else math.inf)

@@ -24,6 +24,7 @@ from adacompute.core.errors import ModelError, ModelTimeout
 from adacompute.models.addresses import Address, Addresses, as_addresses
 from adacompute.models.endpoint import MIN_SECRET_CHARS
 from adacompute.models.http_session import (
+    MAX_REPLY_BYTES,
     HttpError,
     SessionOwner,
     open_relay_session,
@@ -77,7 +78,7 @@ class RelayedResponse:
     chunks: AsyncIterator[bytes]
     redact: Callable[[bytes], bytes] | None
 
-    async def read(self, max_bytes: int) -> bytes:
+    async def read(self, max_bytes: int = MAX_REPLY_BYTES) -> bytes:
         """Read the whole body; raise ConnectionInterrupted if it is larger than allowed."""
         parts: list[bytes] = []
         size = 0

@@ -23,7 +23,7 @@ from adacompute.gateway.settings.config import Config, read_config
 from adacompute.options.definition import takes
 from adacompute.options.main import CapsOptions
 from adacompute.spending.accounts import OPERATOR, CapAccount
-from adacompute.spending.peers import Peers
+from adacompute.spending.peers import RECOVERY_S, Peers
 from adacompute.spending.replica import set_cap_spent
 from adacompute.spending.token_prices import NANO
 
@@ -54,7 +54,7 @@ def list_caps(path: Path, options: CapsOptions) -> dict[str, Any]:
 async def _list(config: Config, options: CapsOptions) -> dict[str, Any]:
     register = config.open_register()
     try:
-        peers = Peers(register, "", recovery_s=config.recovery_s)
+        peers = Peers(register, "", recovery_s=RECOVERY_S)
         await peers.read()
         spent = {
             name: _check_spent(config, peers.accounts, name, amount)

@@ -44,6 +44,9 @@ WINDOW = 1000
 MIN_DRIFT_REQUESTS = 200
 """Requests before a drift is shown: the mean of fewer is mostly chance."""
 
+DRIFT_THRESHOLD = 2.0
+"""Drift above which, or below the inverse of which, a warning is logged."""
+
 WARN_S = 60.0
 """Least time between two warnings of the same kind."""
 
@@ -63,7 +66,6 @@ class Account:
         self.metrics = Metrics()
         self.calls = CallLog(config.open_calls(), self.metrics, price_lists)
         self._spans = spans
-        self._drift_threshold = config.drift_threshold
         self._log_texts = config.decision_log == TEXTS
         self._log = config.open_decisions()
         self._compacting: asyncio.Task[None] | None = None
@@ -240,7 +242,7 @@ class Account:
     def _warn_of_drift(self, model: str, distances: Collection[float]) -> None:
         """Warn of questions that differ from the training questions, at most once per minute."""
         if self._is_due("drift", model):
-            drift, threshold = sum(distances) / len(distances), self._drift_threshold
+            drift, threshold = sum(distances) / len(distances), DRIFT_THRESHOLD
             if not 1 / threshold <= drift <= threshold:
                 message = "the questions differ from the training questions: measure the gain again"
                 log(logging.WARNING, message, model=model, drift=drift, threshold=threshold)

@@ -65,11 +65,11 @@ class Spending:
 
     async def open(self) -> None:
         """Open the file of this replica and start the meter, if either is needed."""
-        config, register = self._config, self._register
+        register = self._register
         if register is None:
             return
         try:
-            file = ReplicaFile.open(config.state / REPLICAS)
+            file = ReplicaFile.open(self._config.state / REPLICAS)
         except (OSError, AdaComputeError) as error:
             if self._has_caps:
                 raise ConfigError(
@@ -81,13 +81,7 @@ class Spending:
         if not self._has_caps:
             self._file = file
             return
-        meter = Meter(
-            register,
-            file,
-            lease_s=config.lease_s,
-            recovery_s=config.recovery_s,
-            on_overrun=self._on_overrun,
-        )
+        meter = Meter(register, file, on_overrun=self._on_overrun)
         await meter.start()
         await self._check_store(register)
         shares = {one.name: one.audit_max_share for one in self._models if one.audit_share}

@@ -21,8 +21,10 @@ LARGE_SHARE = 0.75
 """Share of the total that bodies above that size may take together."""
 
 CLIENT_SHARE = 0.25
-"""Share of the total that the bodies of one client may take, or one body of the largest size."""
+"""Share of the total that the bodies of one client may take."""
 
+BODIES_IN_FLIGHT = 8
+"""Bodies of the largest size that a worker holds."""
 
 FREED_BYTES = 8_000_000
 """Bytes by which what is held must shrink before their memory is worth giving back."""

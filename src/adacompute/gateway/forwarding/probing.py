@@ -21,8 +21,6 @@ from typing import TextIO
 from adacompute.core.errors import AdaComputeError, DataError, ModelError, RequestRejected
 from adacompute.gateway.accounting.call_log import CallLog, CallOrigin, CallRecorder
 from adacompute.gateway.connection.exchange import NO_MODEL
-from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.settings import MB
 from adacompute.models.capabilities_cache import (
     cache_path,
     load_common,
@@ -54,7 +52,7 @@ def needs_probe(capabilities: Capabilities) -> bool:
     return replace(capabilities, kind="generic") == Capabilities()
 
 
-async def probe_upstreams(config: Config, upstreams: Iterable[Upstream], calls: CallLog) -> None:
+async def probe_upstreams(upstreams: Iterable[Upstream], calls: CallLog) -> None:
     """Find the capabilities of each upstream, by the cache or a probe, and set them.
 
     The calls of a probe are recorded in ``calls``.
@@ -64,7 +62,7 @@ async def probe_upstreams(config: Config, upstreams: Iterable[Upstream], calls: 
         by_model.setdefault((upstream.base_url, upstream.model), []).append(upstream)
     for (_, model), same in by_model.items():
         try:
-            found = await _find_capabilities(config, same[0], calls)
+            found = await _find_capabilities(same[0], calls)
         except AdaComputeError as error:
             LOG.warning(
                 "%s: the probe failed. Voting works, but each sample is requested in a call of "
@@ -79,7 +77,7 @@ async def probe_upstreams(config: Config, upstreams: Iterable[Upstream], calls: 
                 upstream.capabilities = found
 
 
-async def _find_capabilities(config: Config, upstream: Upstream, calls: CallLog) -> Capabilities:
+async def _find_capabilities(upstream: Upstream, calls: CallLog) -> Capabilities:
     """Return what is known of all addresses of an upstream, or probe the one that is chosen."""
     directory, urls, model = cache_path(), upstream.addresses.urls, upstream.model
     try:
@@ -91,7 +89,7 @@ async def _find_capabilities(config: Config, upstream: Upstream, calls: CallLog)
                     raise ModelError(
                         f"{MAX_ATTEMPTS} probes in {ATTEMPT_WINDOW_S / 60:g} minutes found nothing"
                     )
-                known = await _probe_when_loaded(config, upstream, calls)
+                known = await _probe_when_loaded(upstream, calls)
                 for url in urls:
                     save_cached(directory, url, model, known)
             return known
@@ -102,13 +100,11 @@ async def _find_capabilities(config: Config, upstream: Upstream, calls: CallLog)
         ) from None
 
 
-async def _probe_when_loaded(config: Config, known: Upstream, calls: CallLog) -> Capabilities:
+async def _probe_when_loaded(known: Upstream, calls: CallLog) -> Capabilities:
     """Probe a server; while it fails but rejects nothing, try again for a bounded time."""
     end, wait_s = time.monotonic() + LOADING_TIMEOUT_S, MIN_WAIT_S
     origin = CallOrigin("probe", client=NO_CLIENT, model=NO_MODEL, purpose="probe")
-    async with known.copy(
-        max_reply_bytes=int(config.max_reply_mb * MB), tracker=CallRecorder(calls, origin)
-    ) as upstream:
+    async with known.copy(tracker=CallRecorder(calls, origin)) as upstream:
         while True:
             try:
                 return await probe(upstream)

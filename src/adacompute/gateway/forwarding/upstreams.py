@@ -12,12 +12,14 @@ from urllib.parse import urlsplit
 
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.settings import MB
 from adacompute.gateway.voting.virtual_model import SampledModel
 from adacompute.models.addresses import Addresses
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
 from adacompute.models.retry_budget import RetryBudget
+
+RETRY_SHARE = 0.2
+"""Retries as a share of all calls of a worker."""
 
 
 class Upstreams:
@@ -27,7 +29,7 @@ class Upstreams:
         self._config = config
         self._account = account
         self._stack = stack
-        self._retry_budget = RetryBudget(config.max_retry_share)
+        self._retry_budget = RetryBudget(RETRY_SHARE)
         self._addresses = {
             name: Addresses(config.upstream(name).urls, on_event=account.record_address)
             for name in (None, *config.upstreams)
@@ -66,7 +68,6 @@ class Upstreams:
                 timeouts=config.timeouts,
                 retries=config.retries,
                 max_connections=config.max_concurrency,
-                max_reply_bytes=int(config.max_reply_mb * MB),
                 on_event=self._account.event_counter(virtual),
                 retry_budget=self._retry_budget,
             )

@@ -46,7 +46,7 @@ KERNEL_SHARE = 0.95
 
 WATCH_INTERVAL_S = 1.0
 BACKLOG = 4096
-FIXED_SETTINGS = ("host", "port", "admin_host", "admin_port")
+FIXED_SETTINGS = ("host", "port", "admin_host")
 """Settings that a new configuration cannot change."""
 
 
@@ -301,8 +301,8 @@ def run(
         from adacompute.gateway.connection.http_server import run_in_fast_loop
 
     set_up_logging(config.log_format, config.log_level)
-    listener = _listen(config.host, config.port, "--port")
-    admin_listener = _listen(config.admin_host, config.admin_port_or_default, "admin_port")
+    listener = _listen(config.host, config.port)
+    admin_listener = _listen(config.admin_host, config.admin_port)
     try:
         shared = tempfile.TemporaryDirectory(prefix="adacompute-metrics-")
     except OSError as error:
@@ -319,7 +319,7 @@ def run(
         )
 
 
-def _listen(host: str, port: int, setting: str) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """Return a listening socket, or raise ConfigError if the address cannot be listened on."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -327,7 +327,7 @@ def _listen(host: str, port: int, setting: str) -> socket.socket:
     except OSError as error:
         raise ConfigError(
             f"cannot listen on port {port} of {host}: {os.strerror(error.errno or 0)}; choose "
-            f"another with {setting}"
+            "another with --port"
         ) from None
 
 

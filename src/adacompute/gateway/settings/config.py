@@ -20,7 +20,6 @@ from typing import Any, get_args
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.accounting.caps import WHEN_SPENT, CapConfig, check_caps
-from adacompute.gateway.connection.bodies_in_flight import LARGE_SHARE
 from adacompute.gateway.connection.browser_checks import is_loopback
 from adacompute.gateway.processes.logs import FORMATS, LEVELS
 from adacompute.gateway.requests.clients import (
@@ -40,9 +39,7 @@ from adacompute.gateway.settings.settings import (
 )
 from adacompute.gateway.settings.upstream_settings import UpstreamConfig
 from adacompute.models.messages import RetryPolicy, Timeouts, UpstreamKind
-from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
-from adacompute.spending.leases import LEASE_S
-from adacompute.spending.peers import RECOVERY_S
+from adacompute.sampling.grading import TIMEOUT_S
 from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register
 from adacompute.spending.sqlite_register import SqliteRegister
@@ -54,24 +51,14 @@ _MAX_PORT = 65_535
 _MAX_WAIT_S = 10.0
 _POSITIVE = (
     "workers",
-    "max_request_line_bytes",
-    "max_header_bytes",
-    "max_headers",
-    "max_connections_per_address",
     "max_body_mb",
-    "max_body_bytes_in_flight",
-    "max_reply_mb",
     "max_concurrency",
     "timeout_s",
     "first_byte_timeout_s",
     "body_timeout_s",
     "grader_timeout_s",
-    "max_grader_queue",
     "max_attempts",
     "drain_s",
-    "sse_keepalive_s",
-    "lease_s",
-    "recovery_s",
     "keep_days",
     "keep_mb",
 )
@@ -102,46 +89,31 @@ class Config:
     port: int = 8000
     """Port to listen on."""
     admin_host: str = "127.0.0.1"
-    """Address of the admin pages: ``/ready``, ``/metrics`` and administration."""
-    admin_port: int | None = None
-    """Port of the admin pages. Default: the one after ``port``."""
+    """Address of the admin pages: ``/ready``, ``/metrics`` and administration. Their port is
+    the one after ``port``."""
     admin_key: str | None = field(default=None, repr=False)
     """SHA-256 of the key that administration needs. Default: administration is off."""
     log_format: str = "text"
     """Lines on standard error: ``text`` or ``json``."""
     log_level: str = "info"
     """Least severe level of these lines: ``debug``, ``info``, ``warning`` or ``error``."""
-    drift_threshold: float = 2.0
-    """Drift of the questions above which, or below the inverse of which, a warning is logged, at
-    most once per minute."""
     workers: int = 1
     """Worker processes."""
     forward_key: bool = False
     """Send the client's key upstream."""
-    max_request_line_bytes: int = 8_192
-    """Longest method and URL of a request (431)."""
-    max_header_bytes: int = 32_768
-    """Largest size of all headers of a request (431)."""
-    max_headers: int = 100
-    """Headers of a request (431)."""
-    max_connections_per_address: int = 100
-    """Connections that one client address may open, per worker (429)."""
     trusted_proxies: Sequence[str] = ()
-    """Addresses and networks without that limit, such as ``10.0.0.0/8``."""
+    """Addresses and networks, such as ``10.0.0.0/8``, that may open more than 100 connections per
+    worker (429)."""
     allowed_hosts: Sequence[str] = ()
     """Values of the ``Host`` header to answer to (403). Default: names of this machine; with
     client keys, all."""
     allowed_origins: Sequence[str] = ()
     """Origins of web pages that may send requests, such as ``https://app.example.com``."""
     max_body_mb: float = 32.0
-    """Largest body of a request (413)."""
-    max_body_bytes_in_flight: int = 256_000_000
-    """Bytes of all request bodies that a worker holds, from their arrival to the end of their
-    requests (503). Bodies above 256 KiB may take three quarters of it, so that small requests are
-    served beside them. With client keys, one client may take a quarter (429), or as much as its
-    largest body."""
-    max_reply_mb: float = 16.0
-    """Largest reply of the upstream that is held in memory, decompressed (502)."""
+    """Largest body of a request (413). A worker holds eight times as much, from the arrival of
+    bodies to the end of their requests (503). Bodies above 256 KiB may take three quarters of it,
+    so that small requests are served beside them. With client keys, one client may take a quarter
+    (429)."""
     max_concurrency: int = 10_000
     """Requests in flight, per worker (503)."""
     max_samples: int | None = None
@@ -158,12 +130,8 @@ class Config:
     """Time in which the body of a request must arrive (408)."""
     grader_timeout_s: float = TIMEOUT_S
     """Time limit for grading a sample; after it the sample is unparsed."""
-    max_grader_queue: int = MAX_QUEUE
-    """Samples that may wait for a grader, per worker."""
     max_attempts: int = 3
     """Attempts per call to the upstream."""
-    max_retry_share: float = 0.2
-    """Retries as a share of all calls of a worker."""
     check_upstream: bool = True
     """Answer 503 on ``/ready`` when nine of the last ten requests failed, and ask the upstream for
     one token every 10 s until it answers."""
@@ -172,8 +140,6 @@ class Config:
     connections."""
     drain_s: float = 30.0
     """Time to complete requests after that, before everything is stopped."""
-    sse_keepalive_s: float = 5.0
-    """Seconds between the comments in a stream that waits for samples."""
     probe: bool = True
     """Find out at the start what the upstream supports."""
     traces: bool = False
@@ -212,12 +178,6 @@ class Config:
     account_store: str | None = field(default=None, repr=False)
     """Redis server (``redis://…``) in which gateways on several hosts share what was spent.
     Default: ``accounts.sqlite`` in the state directory."""
-    lease_s: float = LEASE_S
-    """How long capped requests are served while the account store does not answer, at the recent
-    rate of their clients."""
-    recovery_s: float = RECOVERY_S
-    """How long nothing is granted if the account store has lost data and a worker does not report
-    what it has leased; then that counts as spent."""
     caps: Sequence[CapConfig] = ()
     """Limits on what is spent per day, per month or altogether: see below."""
     when_spent: str = "reject"
@@ -231,27 +191,12 @@ class Config:
             upstream.check_port(self.port)
         for name in _POSITIVE:
             check_positive(getattr(self, name), name)
-        if self.max_body_mb * MB > self.max_body_bytes_in_flight * LARGE_SHARE:
-            raise ConfigError(
-                f"max_body_mb must be at most three quarters of max_body_bytes_in_flight, or no "
-                f"body of {self.max_body_mb:g} MB can arrive: raise max_body_bytes_in_flight from "
-                f"{self.max_body_bytes_in_flight:,}"
-            )
         if not 0 <= self.shutdown_delay_s < math.inf:
             raise ConfigError(
                 f"shutdown_delay_s must be a number of 0 or more, not {self.shutdown_delay_s}"
             )
-        if not 1 < self.drift_threshold < math.inf:
-            raise ConfigError(
-                f"drift_threshold must be a number above 1, not {self.drift_threshold}"
-            )
-        if not 0 <= self.max_retry_share <= 1:
-            raise ConfigError(
-                f"max_retry_share must be a share from 0 to 1, not {self.max_retry_share}"
-            )
-        for name in ("port", "admin_port"):
-            if (value := getattr(self, name)) is not None and not 0 <= value <= _MAX_PORT:
-                raise ConfigError(f"{name} must be a number from 0 to {_MAX_PORT}, not {value}")
+        if not 0 <= self.port <= _MAX_PORT:
+            raise ConfigError(f"port must be a number from 0 to {_MAX_PORT}, not {self.port}")
         for name, known in (
             ("log_format", FORMATS),
             ("log_level", LEVELS),
@@ -338,10 +283,8 @@ class Config:
             self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @property
-    def admin_port_or_default(self) -> int:
-        """The port of the admin pages: the one after the gateway's, if none is given."""
-        if self.admin_port is not None:
-            return self.admin_port
+    def admin_port(self) -> int:
+        """The port of the admin pages: the one after the gateway's."""
         return 0 if self.port in {0, _MAX_PORT} else self.port + 1
 
     @property

@@ -20,7 +20,6 @@ from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.model_settings import ModelConfig
-from adacompute.gateway.settings.settings import MB
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.virtual_model import SampledModel, VirtualModel
 from adacompute.graders.grader import Grader, load_grader
@@ -149,12 +148,7 @@ def _find_prices(config: Config, given: ModelConfig, model: str) -> TokenPriceLi
 def _make_scorer(config: Config, given: ModelConfig) -> HttpScorer | None:
     if given.scorer is None:
         return None
-    return HttpScorer(
-        given.scorer,
-        timeouts=config.timeouts,
-        retries=config.retries,
-        max_reply_bytes=int(config.max_reply_mb * MB),
-    )
+    return HttpScorer(given.scorer, timeouts=config.timeouts, retries=config.retries)
 
 
 def _check_calibration(given: ModelConfig, bundle: Bundle) -> None:
@@ -196,7 +190,6 @@ class GradingQueues:
             found = Grading(
                 grader,
                 timeout_s=self._config.grader_timeout_s,
-                max_queue=self._config.max_grader_queue,
                 on_failure=partial(self._metrics.count, "grader_failures_total", grader.name),
             )
             self._queues.append(found)

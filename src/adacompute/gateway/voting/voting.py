@@ -50,6 +50,9 @@ from adacompute.spending.meter import CapReached
 IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
 """Headers by which a server recognises a request and repeats its answer."""
 
+KEEP_ALIVE_S = 5.0
+"""Time between the comments in a stream that waits for samples."""
+
 SAMPLING_SHARE = 0.95
 """Share of the time of a request in which samples are drawn; the rest is for the answer."""
 
@@ -75,7 +78,6 @@ class Voting:
         self._relays = relays
         self.relay = relays[None]
         self._account = account
-        self._sse_keepalive_s = config.sse_keepalive_s
         self._timeout_s = config.timeout_s
         self._answers_when_spent = config.when_spent == "cheapest"
         self._audits: set[asyncio.Task[None]] = set()
@@ -190,7 +192,7 @@ class Voting:
         task = asyncio.ensure_future(work)
         try:
             while True:
-                done, _ = await asyncio.wait({task}, timeout=self._sse_keepalive_s)
+                done, _ = await asyncio.wait({task}, timeout=KEEP_ALIVE_S)
                 if done:
                     return task.result()
                 await exchange.write(KEEP_ALIVE)
