@@ -36,7 +36,7 @@ from adacompute.core.posterior import (
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.datasets.sources import read_source
-from adacompute.evaluation.oracles import allocation_utility
+from adacompute.evaluation.scoring.oracles import allocation_utility
 from adacompute.storage.store import SampleSet, encode_samples
 
 if TYPE_CHECKING:

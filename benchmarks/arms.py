@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.evaluation.intervals import Interval
-from adacompute.evaluation.verdict import judge
+from adacompute.evaluation.scoring.verdict import judge
 from adacompute.stages.arms import list_arms
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples

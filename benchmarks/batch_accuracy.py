@@ -36,7 +36,7 @@ from adacompute.models.messages import Sample, Settings
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import ParsedReply
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.spending.call_costs import CallCosts
 from benchmarks.batch_total import OK, RandomServer
 

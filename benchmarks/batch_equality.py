@@ -29,7 +29,7 @@ from adacompute.core.types import FloatArray, IntArray, KeyArray, UtilityTable, 
 from adacompute.datasets.example import locate_bundle
 from adacompute.features.text import extract_features
 from adacompute.options.main import BatchOptions
-from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.router import ValueRouterPolicy

@@ -29,7 +29,7 @@ from adacompute.core.types import UtilityTable, make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.features.text import extract_features
 from adacompute.options.main import BatchOptions
-from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.router import fit_value_router
 from adacompute.stages.batch_plan import plan_questions
 

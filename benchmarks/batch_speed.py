@@ -33,7 +33,7 @@ from adacompute.batch.ray_sampling import RayBatch, sample_on_ray
 from adacompute.batch.servers import Servers
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
-from adacompute.policies.bundle import save_bundle
+from adacompute.policies.bundles.bundle import save_bundle
 from test_support.batches import Case, make_job
 from test_support.gateways import free_port
 

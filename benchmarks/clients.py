@@ -21,8 +21,8 @@ from typing import Any
 import aiohttp
 import httpx
 
+from adacompute.models.formats.openai_format import request_body
 from adacompute.models.messages import Capabilities, Prompt, Settings
-from adacompute.models.openai_format import request_body
 from test_support.upstreams import draw_samples, open_upstream
 
 PROMPT = Prompt(messages=({"role": "user", "content": "What is 6 x 7?"},))

@@ -30,9 +30,9 @@ from adacompute.batch.call_limits import AdaptiveLimiter
 from adacompute.batch.calls import BatchArm, Caller
 from adacompute.collection.collector import Collector
 from adacompute.collection.store import CollectionStore
+from adacompute.models.formats.openai_format import request_body
 from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.openai import Upstream
-from adacompute.models.openai_format import request_body
 from adacompute.models.templates import Template
 from adacompute.spending.account import SpendingAccount
 from adacompute.spending.call_costs import CallCosts

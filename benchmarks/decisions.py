@@ -17,10 +17,10 @@ import numpy as np
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.pool import Pool
-from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
-from adacompute.policies.description import describe
+from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential.description import describe
+from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.research import Answers
 from adacompute.sampling.blocks import QuestionProgress, decide
 from benchmarks.policy_change import list_sets, make_experiment

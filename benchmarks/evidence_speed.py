@@ -16,16 +16,16 @@ from adacompute.core.answers import UNPARSED, Answers
 from adacompute.evaluation.evidence import Evidence
 from adacompute.evaluation.evidence_factories import arm_levels, price_steps
 from adacompute.features.text import feature_names
-from adacompute.policies.advantage_fit import TrainingOrders, fit_advantages
-from adacompute.policies.arm_samples import ArmSamples
-from adacompute.policies.arm_settings import ArmSettings
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.arm_settings import ArmSettings
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.confidence import equal_confidence
-from adacompute.policies.prior import Prior, pooled_prior
+from adacompute.policies.sequential.advantage_fit import TrainingOrders, fit_advantages
+from adacompute.policies.sequential.arm_samples import ArmSamples
+from adacompute.policies.sequential.prior import Prior, pooled_prior
 from adacompute.sampling.session import ParsedAnswer, Session
 
 if TYPE_CHECKING:
-    from adacompute.policies.sequential import SequentialPolicy
+    from adacompute.policies.sequential.policy import SequentialPolicy
 
 ARMS = ("cheap", "two", "three", "four")
 CAPS = (8, 2, 1, 1)

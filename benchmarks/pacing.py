@@ -45,12 +45,12 @@ from adacompute.core.states import states
 from adacompute.core.votes import running_accuracy
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.frontier import CalibrationSettings
-from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.verdict import calibrate
+from adacompute.evaluation.scoring.frontier import CalibrationSettings
+from adacompute.evaluation.scoring.policy_score import score_policy
+from adacompute.evaluation.scoring.verdict import calibrate
 from adacompute.policies.policy import SampleMatrix
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.spending.pacing import Counters, Gains, Pacer, PriceCurve
 from adacompute.stages.inputs import make_pool
 from adacompute.storage.store import encode_samples

@@ -32,7 +32,7 @@ from aiohttp import web
 from adacompute.features.text import VERSION
 from adacompute.models.capabilities_cache import save_cached
 from adacompute.models.messages import Capabilities
-from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.storage.store import encode_samples
 from benchmarks.gateway_workers import GatewayWorker, start_workers
 from benchmarks.pacing import (

@@ -24,7 +24,7 @@ import numpy as np
 from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.held_out import HeldOutCurve, score_held_out
+from adacompute.evaluation.scoring.held_out import HeldOutCurve, score_held_out
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool, read_recorded, resolve_budgets
 from adacompute.storage.store import Run

@@ -28,11 +28,11 @@ import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
 from adacompute.evaluation.experiment import Experiment
-from adacompute.evaluation.held_out import measure_difference
-from adacompute.evaluation.oracles import cross_fitted_oracle
-from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.scores import oracle_point
+from adacompute.evaluation.scoring.held_out import measure_difference
+from adacompute.evaluation.scoring.oracles import cross_fitted_oracle
+from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
+from adacompute.evaluation.scoring.scores import oracle_point
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
 from adacompute.storage.store import Run

@@ -17,7 +17,7 @@ import numpy as np
 
 from adacompute.core.utility import estimate
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.held_out import HeldOutCurve, score_held_out
+from adacompute.evaluation.scoring.held_out import HeldOutCurve, score_held_out
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from benchmarks.policy_change import SEEDS, list_sets, make_experiment
 

@@ -21,7 +21,7 @@ from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.experiment import N_PERMUTATIONS
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.replay import Replay
-from adacompute.evaluation.same_answer import answer_of, compare_with_today
+from adacompute.evaluation.scoring.same_answer import answer_of, compare_with_today
 from adacompute.policies.stopping import VoteLeadRule
 from adacompute.stages.inputs import make_pool
 from adacompute.storage.store import encode_samples

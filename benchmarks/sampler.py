@@ -22,7 +22,7 @@ from adacompute.datasets.example import locate_bundle
 from adacompute.graders.grader import load_grader
 from adacompute.models.messages import Sample
 from adacompute.models.model import CallUsage, Model, OnUsage
-from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule

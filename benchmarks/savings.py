@@ -33,10 +33,10 @@ import pyarrow.parquet as pq
 
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.frontier import CalibrationSettings
-from adacompute.evaluation.policy_score import score_policy
-from adacompute.evaluation.today import Today
-from adacompute.evaluation.verdict import calibrate
+from adacompute.evaluation.scoring.frontier import CalibrationSettings
+from adacompute.evaluation.scoring.policy_score import score_policy
+from adacompute.evaluation.scoring.today import Today
+from adacompute.evaluation.scoring.verdict import calibrate
 from benchmarks.savings_truth import (
     SAMPLE_COUNTS,
     cheapest_cost,
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import FloatArray
     from adacompute.evaluation.experiment import FittedPolicy
-    from adacompute.evaluation.policy_score import PolicyScore
     from adacompute.evaluation.pool import Pool
+    from adacompute.evaluation.scoring.policy_score import PolicyScore
 
     Row = dict[str, Any]
 

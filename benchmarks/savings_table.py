@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import DataError
-from adacompute.evaluation.same_answer import compare_with_today
+from adacompute.evaluation.scoring.same_answer import compare_with_today
 from adacompute.options.shared import TodayOptions
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples

@@ -21,7 +21,7 @@ import numpy as np
 from adacompute.core.states import StateMeasure, states
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay
-from adacompute.policies.induction import continuation_value
+from adacompute.policies.sequential.induction import continuation_value
 from adacompute.policies.uniform import FixedRule
 from test_support.populations import Population
 

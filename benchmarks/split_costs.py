@@ -24,9 +24,9 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.frontier import CalibrationSettings
-from adacompute.evaluation.policy_score import score_policy
-from adacompute.evaluation.verdict import calibrate
+from adacompute.evaluation.scoring.frontier import CalibrationSettings
+from adacompute.evaluation.scoring.policy_score import score_policy
+from adacompute.evaluation.scoring.verdict import calibrate
 from benchmarks.policy_change import list_sets, make_experiment
 
 if TYPE_CHECKING:

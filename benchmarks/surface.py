@@ -24,11 +24,11 @@ import pyarrow.parquet as pq
 
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import POLICY_FACTORIES
-from adacompute.evaluation.held_out import CurvePoint, score_held_out
-from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.scoring.held_out import CurvePoint, score_held_out
+from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
 from adacompute.policies.episode import UNLIMITED_ROUNDS
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.spending.token_prices import TokenPrices
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool

@@ -28,7 +28,7 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.evaluation.experiment import Experiment
-from adacompute.evaluation.policy_score import PolicyScore, score_policy
+from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
 from adacompute.policies.episode import FIRST_SEEN, TIE_BREAKS
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool

@@ -38,10 +38,10 @@ from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable, hash_keys
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.frontier import CalibrationSettings
-from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.verdict import calibrate
+from adacompute.evaluation.scoring.frontier import CalibrationSettings
+from adacompute.evaluation.scoring.policy_score import score_policy
+from adacompute.evaluation.scoring.verdict import calibrate
 from adacompute.features.text import extract_features
 from adacompute.storage.store import encode_samples
 from test_support.pools import draw_pool

@@ -12,8 +12,8 @@ import numpy as np
 
 from adacompute.core.oracle import frontier, solve
 from adacompute.core.types import FloatArray, IntArray, UtilityTable
-from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.evaluation.pool import assign_folds
+from adacompute.evaluation.scoring.oracles import cross_fitted_oracle
 from reproduction.run_data import (
     BUDGETS,
     FOLDS,

@@ -17,9 +17,9 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.held_out import HeldOutCurve, replay_splits, split_folds
-from adacompute.evaluation.imitation import measure_imitation
-from adacompute.evaluation.oracles import cross_fitted_oracle
+from adacompute.evaluation.scoring.held_out import HeldOutCurve, replay_splits, split_folds
+from adacompute.evaluation.scoring.imitation import measure_imitation
+from adacompute.evaluation.scoring.oracles import cross_fitted_oracle
 from reproduction.protocol import POLICIES as PAPER_POLICIES
 from reproduction.protocol import evaluate_paper
 from reproduction.run_data import BUDGETS, MAIN_BUDGET, SEED, RunData, group_shares

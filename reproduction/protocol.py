@@ -28,9 +28,9 @@ from adacompute.core.types import (
     hash_keys,
     make_levels,
 )
-from adacompute.evaluation.imitation import measure_imitation
-from adacompute.evaluation.oracles import PAPER_LEVELS
 from adacompute.evaluation.pool import Pool, assign_folds
+from adacompute.evaluation.scoring.imitation import measure_imitation
+from adacompute.evaluation.scoring.oracles import PAPER_LEVELS
 from adacompute.features.text import FEATURES
 from adacompute.policies.episode import Episode
 from adacompute.policies.policy import Policy, SampleMatrix

@@ -21,9 +21,9 @@ from adacompute.core.answers import Answers
 from adacompute.core.errors import DataError
 from adacompute.core.types import FloatArray, IntArray, UtilityTable
 from adacompute.core.utility import estimate
-from adacompute.evaluation.oracles import PAPER_LEVELS
 from adacompute.evaluation.pool import Pool, assign_folds
-from adacompute.evaluation.scores import evaluate
+from adacompute.evaluation.scoring.oracles import PAPER_LEVELS
+from adacompute.evaluation.scoring.scores import evaluate
 from reproduction.protocol import add_free_draft, evaluate_paper, route
 
 BUDGETS = (1.5, 2.0, 3.0)

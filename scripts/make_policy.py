@@ -15,7 +15,7 @@ from pathlib import Path
 from adacompute.datasets.example import find_example
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import load_bundle, save_bundle
+from adacompute.policies.bundles.bundle import load_bundle, save_bundle
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.train import train_run

@@ -11,14 +11,19 @@ import numpy as np
 from adacompute.core.types import Level
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
-from adacompute.policies.arm_samples import Grid
-from adacompute.policies.arm_settings import ArmSettings
-from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.bundles.arm_settings import ArmSettings
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.confidence import Confidence
-from adacompute.policies.fitted_values import FREE, FittedValues, n_described, table_shapes
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.prior import pooled_prior
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential.arm_samples import Grid
+from adacompute.policies.sequential.fitted_values import (
+    FREE,
+    FittedValues,
+    n_described,
+    table_shapes,
+)
+from adacompute.policies.sequential.policy import SequentialPolicy
+from adacompute.policies.sequential.prior import pooled_prior
 
 FRONTIER = (FrontierPoint(2.0, 0.1, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6, 1.0),)
 QUICK = ArmSettings("quick", "small", Template("{question}"), Settings(effort="low"))

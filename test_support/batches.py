@@ -28,7 +28,7 @@ from adacompute.graders.grader import load_grader
 from adacompute.models.messages import RetryPolicy, Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule

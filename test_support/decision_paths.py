@@ -36,11 +36,11 @@ from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import load_models
 from adacompute.graders.grader import load_grader
 from adacompute.models.calls import UNTRACKED, CallTracker
+from adacompute.models.formats.openai_format import parse_samples, sampled_usage
 from adacompute.models.messages import Capabilities, Reply, Sample, Settings
 from adacompute.models.openai import ParsedReply, Upstream
-from adacompute.models.openai_format import parse_samples, sampled_usage
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.sampling.sampler import Sampler
 from adacompute.sampling.session import Session
 from adacompute.spending.call_costs import CallCosts

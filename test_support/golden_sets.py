@@ -23,8 +23,8 @@ from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.options.shared import ALL_EVIDENCE
-from adacompute.policies.arm_settings import ArmSettings
-from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.bundles.arm_settings import ArmSettings
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, UNLIMITED_ROUNDS
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples

@@ -22,7 +22,7 @@ from adacompute.core.types import make_levels
 from adacompute.gateway.settings.config import read_config
 from adacompute.models.capabilities_cache import cache_path, save_cached
 from adacompute.models.messages import Capabilities
-from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from adacompute.core.types import make_levels
 from adacompute.models.capabilities_cache import cache_path, save_cached
 from adacompute.models.messages import Capabilities
-from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule

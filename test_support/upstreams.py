@@ -6,9 +6,9 @@ from typing import Any
 
 from adacompute.core.errors import RequestRejected
 from adacompute.models.calls import UNTRACKED
+from adacompute.models.formats.openai_format import encode, request_body
 from adacompute.models.messages import Prompt, Sample, Settings
 from adacompute.models.openai import ParsedReply, Upstream
-from adacompute.models.openai_format import encode, request_body
 
 
 def open_upstream(base_url: str, model: str, **options: Any) -> Upstream:  # noqa: ANN401 - its own

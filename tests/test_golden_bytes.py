@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.gateway.connection.exchange import Exchange
-from adacompute.models.body import Body
-from adacompute.models.relay import Relay
+from adacompute.models.connection.relay import Relay
+from adacompute.models.formats.body import Body
 from scripts import make_golden_bytes as script
 
 GOLDEN = Path(__file__).parent / "data" / "golden" / script.BYTES

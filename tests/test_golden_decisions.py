@@ -24,9 +24,9 @@ from adacompute.batch.plan import CostCurve
 from adacompute.core.errors import DataError
 from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.replay import Replay, ReplayResult
-from adacompute.evaluation.verdict import calibrate
+from adacompute.evaluation.scoring.verdict import calibrate
 from adacompute.gateway.voting.engine import Engine
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.sampling import loop, session
 from adacompute.sampling.blocks import QuestionProgress
 from adacompute.stages import calibrate as calibrate_stage

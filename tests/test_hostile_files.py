@@ -35,8 +35,8 @@ from adacompute.gateway.voting.model_loading import load_models
 from adacompute.graders.grader import COMMAND
 from adacompute.models.capabilities_cache import load_cached
 from adacompute.options.main import BatchOptions
-from adacompute.policies.bundle import load_bundle
-from adacompute.policies.bundle_files import FILE, TABLES, find_digest, unpack_tables
+from adacompute.policies.bundles.bundle import load_bundle
+from adacompute.policies.bundles.bundle_files import FILE, TABLES, find_digest, unpack_tables
 from adacompute.policies.inference import OnnxModel
 from adacompute.spending.token_prices import parse_token_prices
 from adacompute.stages.batch import run_batch

@@ -82,7 +82,10 @@ POLICY_MEMBERS = {
     for node in one.body
     if isinstance(node, ast.FunctionDef)
 } | {"levels", "arms", "confidence", "pooled", "schedule", "sample_cost"}
-POLICY_DOORS = {"src/adacompute/policies/serialization.py", "src/adacompute/api/estimator.py"}
+POLICY_DOORS = {
+    "src/adacompute/policies/bundles/serialization.py",
+    "src/adacompute/api/estimator.py",
+}
 """Modules that may ask whether something is a policy: stored ones, and those of a user."""
 
 

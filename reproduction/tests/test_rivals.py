@@ -21,7 +21,6 @@ from adacompute.evaluation.factories import (
     only_arms,
     sees_evidence,
 )
-from adacompute.evaluation.held_out import score_held_out
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import find_obstacle, list_policies
@@ -31,7 +30,8 @@ from adacompute.evaluation.running_votes import (
     running_totals,
     weighted_accuracies,
 )
-from adacompute.evaluation.scores import evaluate
+from adacompute.evaluation.scoring.held_out import score_held_out
+from adacompute.evaluation.scoring.scores import evaluate
 from adacompute.policies.confidence import LENGTH, SIGNALS
 from adacompute.stages.evaluate import evaluate_run
 from reproduction.cascades import Cascade, run_cascades, run_switches

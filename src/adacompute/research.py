@@ -20,7 +20,7 @@ from adacompute.core.types import Allocation, Level, Split
 from adacompute.core.utility import Estimate, estimate
 from adacompute.evaluation.experiment import FittedPolicy
 from adacompute.graders.grader import Grades, grade
-from adacompute.policies.bundle import FrontierPoint
+from adacompute.policies.bundles.bundle import FrontierPoint
 from adacompute.policies.policy import ObservedSamples, SampleMatrix
 from adacompute.sampling.sampler import TotalUsage
 from adacompute.sampling.session import ParsedAnswer

@@ -103,7 +103,7 @@ def test_fit_returns_the_estimator_with_learned_attributes(kind: Any, hundred: a
 
 @pytest.mark.parametrize("name", ["sequential", "value-router", "adaptive-consistency"])
 def test_fit_is_what_the_command_line_trains(name: str, source: Path, tmp_path: Path) -> None:
-    from adacompute.policies.bundle import load_bundle
+    from adacompute.policies.bundles.bundle import load_bundle
     from adacompute.stages.import_samples import import_samples
     from adacompute.stages.train import train_run
 

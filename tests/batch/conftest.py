@@ -19,7 +19,7 @@ from adacompute.evaluation.evidence_factories import make_arm_mixture, make_fitt
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.pool import Pool
 from adacompute.features.text import extract_features
-from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundle
 from adacompute.policies.confidence import SIGNALS
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import fit_router, fit_value_router

@@ -14,8 +14,8 @@ import pytest
 from adacompute.core.errors import BundleError
 from adacompute.models.messages import Settings
 from adacompute.options.main import BatchOptions
-from adacompute.policies.arm_settings import ArmSettings
-from adacompute.policies.bundle import Bundle, save_bundle
+from adacompute.policies.bundles.arm_settings import ArmSettings
+from adacompute.policies.bundles.bundle import Bundle, save_bundle
 from adacompute.stages.batch import run_batch
 from adacompute.testing.fake_openai import serve_fake
 

@@ -20,7 +20,7 @@ from adacompute.batch.progress import Progress
 from adacompute.models.messages import Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.spending.open_calls import OpenCalls
 from adacompute.storage.paid_samples import LOST, SAMPLE, Payment, read_payments
 from adacompute.testing.fake_openai import FakeSettings, serve_fake

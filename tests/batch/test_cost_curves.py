@@ -20,10 +20,10 @@ from adacompute.core.states import states
 from adacompute.core.types import IntArray
 from adacompute.evaluation.evidence_factories import make_fitted
 from adacompute.evaluation.experiment import Experiment
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix, State
 from adacompute.policies.router import RouterPolicy
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential.policy import SequentialPolicy
 
 
 def walk(bundle: Bundle, cell: int, price: float, n_questions: int) -> float:

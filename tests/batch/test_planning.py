@@ -26,7 +26,7 @@ from adacompute.core.cutoff import EVERYTHING
 from adacompute.core.errors import ConfigError, InfeasibleBudget
 from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable, hash_text
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.episode import Episode
 from adacompute.policies.policy import PreparedKind as Kind
 from adacompute.policies.policy import SampleEvidence, SampleMatrix

@@ -17,7 +17,7 @@ from adacompute.batch.questions import open_questions
 from adacompute.batch.ray_cluster import SETTINGS, START_TRIES, connect, map_tasks
 from adacompute.batch.ray_planning import prepare_on_ray, write_on_ray
 from adacompute.core.errors import AdaComputeError, DataError
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 
 os.environ |= SETTINGS  # before Ray is imported
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")

@@ -29,7 +29,7 @@ from adacompute.batch.servers import Servers
 from adacompute.core.errors import ConfigError
 from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import save_bundle
+from adacompute.policies.bundles.bundle import save_bundle
 from adacompute.spending.call_costs import CallCosts
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
 from test_support.batches import make_bundle, make_curve

@@ -11,8 +11,8 @@ import pytest
 
 from adacompute.collection.plan import estimate_cost, read_plan
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.models.formats.openai_format import request_body
 from adacompute.models.messages import Capabilities
-from adacompute.models.openai_format import request_body
 from adacompute.models.templates import Template
 
 ASKED: dict[str, Any] = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "grader": "exact"}

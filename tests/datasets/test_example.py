@@ -18,7 +18,7 @@ from adacompute.datasets.example import (
 )
 from adacompute.datasets.rows import read_samples
 from adacompute.datasets.sources import read_question_source, read_source, resolve_source
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages.grade import grade_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.storage.store import encode_samples

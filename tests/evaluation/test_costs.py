@@ -11,7 +11,7 @@ import pytest
 import adacompute as ada
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.costs import CostModel, call_costs, level_costs, sample_costs
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.estimate import estimate_run

@@ -28,17 +28,17 @@ from adacompute.evaluation.factories import (
     make_sequential,
     sees_evidence,
 )
-from adacompute.evaluation.held_out import score_held_out
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.registry import list_policies
-from adacompute.evaluation.scores import evaluate
+from adacompute.evaluation.scoring.held_out import score_held_out
+from adacompute.evaluation.scoring.scores import evaluate
 from adacompute.models.messages import Sample
 from adacompute.policies.arm_mixture import ArmMixture
-from adacompute.policies.arm_samples import Grid
-from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.confidence import SIGNALS
-from adacompute.policies.description import vote_accuracy
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential.arm_samples import Grid
+from adacompute.policies.sequential.description import vote_accuracy
+from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.sampling.session import ParsedAnswer, Session
 
 pytest.importorskip("sklearn", reason="needs the extra 'train'")

@@ -9,13 +9,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from adacompute.evaluation import held_out
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES, find_factory
 from adacompute.evaluation.kept_results import Arrays
-from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import ReplayResult
+from adacompute.evaluation.scoring import held_out
+from adacompute.evaluation.scoring.policy_score import score_policy
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy

@@ -11,10 +11,10 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import FloatArray
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, find_factory
-from adacompute.evaluation.held_out import replay_splits, score_held_out
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.replay import ReplayResult
-from adacompute.policies.bundle import Bundle, save_bundle
+from adacompute.evaluation.scoring.held_out import replay_splits, score_held_out
+from adacompute.policies.bundles.bundle import Bundle, save_bundle
 from adacompute.policies.router import RouterPolicy
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule

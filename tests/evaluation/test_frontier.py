@@ -9,10 +9,10 @@ from adacompute.core.errors import InfeasibleBudget
 from adacompute.core.types import FloatArray
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier, list_frontier
-from adacompute.evaluation.policy_score import PolicyScore, score_policy
-from adacompute.evaluation.verdict import calibrate
-from adacompute.policies.bundle import Bundle, FrontierPoint
+from adacompute.evaluation.scoring.frontier import CalibrationSettings, PriceFrontier, list_frontier
+from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
+from adacompute.evaluation.scoring.verdict import calibrate
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint
 
 
 def frontier_of(experiment: Experiment, name: str, **settings: float) -> PriceFrontier:

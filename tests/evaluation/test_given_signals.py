@@ -17,13 +17,13 @@ import pytest
 from adacompute.core.errors import BundleError, DataError
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory, make_sequential
-from adacompute.evaluation.held_out import score_held_out
+from adacompute.evaluation.scoring.held_out import score_held_out
 from adacompute.models.messages import Sample
-from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
-from adacompute.policies.bundle_checks import check_signals
+from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.bundles.bundle_checks import check_signals
+from adacompute.policies.bundles.evidence_tables import MAX_SIGNALS
 from adacompute.policies.confidence import SIGNALS
-from adacompute.policies.evidence_tables import MAX_SIGNALS
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.sampling.sampler import Sampler
 from adacompute.sampling.session import Session
 from adacompute.stages.import_samples import import_samples

@@ -11,7 +11,9 @@ from adacompute.core.types import FloatArray, IntArray
 from adacompute.evaluation import experiment as experiment_module
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import POLICY_FACTORIES, find_factory
-from adacompute.evaluation.held_out import (
+from adacompute.evaluation.pool import Pool, assign_folds
+from adacompute.evaluation.replay import ReplayResult
+from adacompute.evaluation.scoring.held_out import (
     CurvePoint,
     FoldResult,
     HeldOutCurve,
@@ -20,8 +22,6 @@ from adacompute.evaluation.held_out import (
     score_held_out,
     split_folds,
 )
-from adacompute.evaluation.pool import Pool, assign_folds
-from adacompute.evaluation.replay import ReplayResult
 from adacompute.policies.uniform import FixedRule
 
 LEVELS = (1, 2, 4, 6)

@@ -13,9 +13,9 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import IntArray, UtilityTable
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import make_router
-from adacompute.evaluation.held_out import HeldOutCurve, replay_splits
-from adacompute.evaluation.imitation import measure_imitation, score_imitation
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.scoring.held_out import HeldOutCurve, replay_splits
+from adacompute.evaluation.scoring.imitation import measure_imitation, score_imitation
 from test_support.populations import make_population
 
 

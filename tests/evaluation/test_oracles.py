@@ -7,13 +7,13 @@ import pytest
 
 from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable
-from adacompute.evaluation.oracles import (
+from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.scoring.oracles import (
     PAPER_LEVELS,
     allocation_utility,
     cross_fitted_oracle,
     in_sample_oracle,
 )
-from adacompute.evaluation.pool import Pool
 from test_support.populations import Population, make_population
 
 LEVELS = (1, 2, 4, 8)

@@ -12,7 +12,7 @@ import pytest
 from adacompute.core.types import FloatArray
 from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.scores import HeldOutScores, evaluate
+from adacompute.evaluation.scoring.scores import HeldOutScores, evaluate
 from adacompute.features.text import extract_features
 from adacompute.storage.store import encode_samples
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from adacompute.core.types import IntArray
-from adacompute.evaluation import refits as refits_module
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.held_out import CurvePoint, HeldOutCurve, score_held_out
-from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.refits import N_PARTS, RefitVariance, score_refits
+from adacompute.evaluation.scoring import refits as refits_module
+from adacompute.evaluation.scoring.held_out import CurvePoint, HeldOutCurve, score_held_out
+from adacompute.evaluation.scoring.policy_score import score_policy
+from adacompute.evaluation.scoring.refits import N_PARTS, RefitVariance, score_refits
 from test_support.populations import make_population
 
 LEVELS = (1, 2, 4, 8)

@@ -21,7 +21,7 @@ from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_trainable, make_mixture, make_retry
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.registry import list_policies
-from adacompute.evaluation.scores import evaluate
+from adacompute.evaluation.scoring.scores import evaluate
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.report import report_run
 
@@ -96,7 +96,7 @@ def test_an_installed_package_is_loaded_when_policies_are_listed(install: Instal
     code = f"""
 import sys, adacompute
 print({look})
-from adacompute.evaluation import scores
+from adacompute.evaluation.scoring import scores
 from adacompute.cli import main
 print({look})
 from adacompute.evaluation.registry import list_policies

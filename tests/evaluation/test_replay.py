@@ -18,15 +18,15 @@ from adacompute.evaluation import replay as replay_module
 from adacompute.evaluation.evidence import Evidence
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay, ReplayResult
-from adacompute.policies.arm_samples import ArmSamples
 from adacompute.policies.policy import Policy
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.prior import Prior
 from adacompute.policies.rule_policy import Rule, RulePolicy
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential.arm_samples import ArmSamples
+from adacompute.policies.sequential.policy import SequentialPolicy
+from adacompute.policies.sequential.prior import Prior
+from adacompute.policies.sequential.vote_table import VoteTable
 from adacompute.policies.stopping import EarlyStoppingRule
 from adacompute.policies.uniform import FixedRule, RetryRule
-from adacompute.policies.vote_table import VoteTable
 from test_support.arm_policies import escalating_policy, uniform_policy
 from test_support.states import measure_states
 

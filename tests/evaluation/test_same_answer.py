@@ -18,7 +18,7 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay
-from adacompute.evaluation.same_answer import (
+from adacompute.evaluation.scoring.same_answer import (
     DISJOINT,
     REDRAWN,
     answer_of,

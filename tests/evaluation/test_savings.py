@@ -14,24 +14,24 @@ from hypothesis import strategies as st
 from adacompute.core.answers import Answers
 from adacompute.core.errors import ConfigError
 from adacompute.core.utility import estimate
-from adacompute.evaluation.baseline import BASELINE, EQUAL_VOTES, score_baseline
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier, spread_points
 from adacompute.evaluation.intervals import Band
-from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.saving_text import describe_advice, describe_saving
-from adacompute.evaluation.savings import (
+from adacompute.evaluation.scoring.baseline import BASELINE, EQUAL_VOTES, score_baseline
+from adacompute.evaluation.scoring.frontier import CalibrationSettings, PriceFrontier, spread_points
+from adacompute.evaluation.scoring.policy_score import score_policy
+from adacompute.evaluation.scoring.saving_text import describe_advice, describe_saving
+from adacompute.evaluation.scoring.savings import (
     Differences,
     choose_way,
     compare_policy,
     find_equal_cost,
     state_saving,
 )
-from adacompute.evaluation.scores import evaluate
-from adacompute.evaluation.today import Today, TodayScore, read_today
-from adacompute.evaluation.verdict import calibrate
+from adacompute.evaluation.scoring.scores import evaluate
+from adacompute.evaluation.scoring.today import Today, TodayScore, read_today
+from adacompute.evaluation.scoring.verdict import calibrate
 from test_support.populations import Population
 
 LEVELS = (1, 2, 3, 4, 5, 8)

@@ -10,10 +10,10 @@ import pytest
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
-from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.registry import ORACLES
-from adacompute.evaluation.scores import HeldOutScores, evaluate
+from adacompute.evaluation.scoring.policy_score import score_policy
+from adacompute.evaluation.scoring.scores import HeldOutScores, evaluate
 from test_support.populations import Population, make_population
 
 BUDGETS = (1.5, 3.0)

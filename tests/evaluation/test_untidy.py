@@ -12,10 +12,10 @@ from adacompute.core.types import IntArray
 from adacompute.evaluation import experiment as experiments
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import make_mixture
-from adacompute.evaluation.held_out import replay_splits, split_folds
 from adacompute.evaluation.intervals import Mean
-from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.scoring.held_out import replay_splits, split_folds
+from adacompute.evaluation.scoring.policy_score import score_policy
 from test_support.pools import draw_pool
 
 LEVELS, BUDGET = (1, 2, 4, 8), 2.0

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import DataError
-from adacompute.evaluation.baseline import describe_baseline
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.frontier import CalibrationSettings
 from adacompute.evaluation.intervals import Interval
-from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.verdict import calibrate, judge
+from adacompute.evaluation.scoring.baseline import describe_baseline
+from adacompute.evaluation.scoring.frontier import CalibrationSettings
+from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
+from adacompute.evaluation.scoring.verdict import calibrate, judge
 from test_support.populations import Population
 
 Make = Callable[[Population], Experiment]

@@ -14,7 +14,7 @@ import pytest
 from adacompute.core.errors import BundleError, ConfigError, MissingExtra
 from adacompute.features.embedding import find_encoder, pin_encoder
 from adacompute.features.text import FEATURES, extract_features, feature_names
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.train import train_run
 

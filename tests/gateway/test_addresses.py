@@ -16,8 +16,8 @@ import pytest
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import load_models
-from adacompute.models.addresses import MAX_FAILURES, Addresses, prompt_key
 from adacompute.models.capabilities_cache import cache_path, save_cached
+from adacompute.models.connection.addresses import MAX_FAILURES, Addresses, prompt_key
 from adacompute.models.messages import Capabilities
 from adacompute.stages.serve import check_serving, configure
 from adacompute.storage.calls import FILES, read_calls

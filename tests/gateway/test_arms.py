@@ -17,8 +17,8 @@ from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
 from adacompute.policies.arm_mixture import ArmMixture
-from adacompute.policies.arm_settings import ArmSettings, edit_request
-from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.bundles.arm_settings import ArmSettings, edit_request
+from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.confidence import Confidence, equal_confidence
 from adacompute.policies.price_schedule import PriceSchedule
 from test_support.arm_policies import (

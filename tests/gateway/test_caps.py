@@ -23,7 +23,7 @@ from adacompute.gateway.accounting.caps import CapConfig, find_period
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.accounting.spending import Spending
 from adacompute.gateway.settings.config import make_config
-from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.core.types import make_levels
-from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule

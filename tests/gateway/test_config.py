@@ -21,7 +21,7 @@ from adacompute.gateway.settings.config import make_config, read_config
 from adacompute.gateway.voting.model_loading import describe_verdict, load_models
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.models.probe import MAX_CALLS, MAX_COMPLETION_TOKENS, MAX_PROMPT_TOKENS
-from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule

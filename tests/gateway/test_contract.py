@@ -30,8 +30,8 @@ from adacompute.gateway.requests.reading import Arrival, ReadRequest, read_reque
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.requests.rules import CapRule, ClientRules, ModelRules, Rules
 from adacompute.gateway.settings.upstream_settings import UpstreamConfig
+from adacompute.models.formats.responses_format import RESPONSES
 from adacompute.models.messages import Capabilities, UpstreamKind
-from adacompute.models.responses_format import RESPONSES
 from test_support.coercing_upstream import count_served, serve_coercing
 from test_support.gateways import GatewayReply, send
 from test_support.scripted import ScriptedReply, ScriptedServer

@@ -18,7 +18,7 @@ from adacompute.core.errors import ConfigError
 from adacompute.core.types import make_levels
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import load_models
-from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule

@@ -31,14 +31,14 @@ from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.graders.grader import load_grader
-from adacompute.models.body import DROP, MAX_FIELDS, MAX_FIELDS_IN_ALL, Body, InvalidBody
-from adacompute.models.failures import Failure
+from adacompute.models.formats.body import DROP, MAX_FIELDS, MAX_FIELDS_IN_ALL, Body, InvalidBody
+from adacompute.models.formats.failures import Failure
+from adacompute.models.formats.openai_format import MalformedReply
+from adacompute.models.formats.stream_events import EventReader, parse_event
+from adacompute.models.formats.streams import parse_stream
 from adacompute.models.model import CallUsage, merge_usage, sum_usage
 from adacompute.models.openai import Upstream
-from adacompute.models.openai_format import MalformedReply
-from adacompute.models.stream_events import EventReader, parse_event
-from adacompute.models.streams import parse_stream
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from test_support import scripted
 from test_support.gateways import GatewayReply, free_port, send, send_raw, serve_gateway
 from test_support.scripted import ScriptedReply, ScriptedServer

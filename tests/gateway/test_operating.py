@@ -233,7 +233,7 @@ def test_listing_models_ends_when_the_client_disconnects(
 def test_an_idle_connection_is_not_reused(
     upstream: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.models.http_session.IDLE_S", 0.1)
+    monkeypatch.setattr("adacompute.models.connection.http_session.IDLE_S", 0.1)
     upstream.answer(ScriptedReply(200, [], [b"{}"]))
     with gateways.serve_gateway(make_config({"base_url": upstream.base_url})) as port:
         before = upstream.connections

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from adacompute.gateway.requests.openai_replies import edit_response_event, one_response
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.voting.request_model import RequestModel, Target
-from adacompute.models.body import Body
+from adacompute.models.formats.body import Body
 from adacompute.models.messages import Sample
 from adacompute.models.openai import Upstream
 from adacompute.storage.decisions import read_decisions

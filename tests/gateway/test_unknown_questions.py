@@ -18,7 +18,7 @@ from adacompute.datasets.example import find_example, locate_bundle
 from adacompute.datasets.rows import read_samples
 from adacompute.gateway.accounting import account
 from adacompute.gateway.settings.config import make_config
-from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle
 from adacompute.sampling.session import ParsedAnswer, Session
 from adacompute.stages.replay import decide_again, replay_log
 from adacompute.storage.decisions import read_decisions

@@ -15,11 +15,11 @@ from adacompute.core.types import make_levels
 from adacompute.gateway.forwarding.usage_reader import UsageReader
 from adacompute.gateway.settings.config import make_config
 from adacompute.models.capabilities_cache import save_cached
+from adacompute.models.formats.openai_format import sampled_usage
+from adacompute.models.formats.streams import parse_stream
 from adacompute.models.messages import Capabilities
 from adacompute.models.model import CallUsage
-from adacompute.models.openai_format import sampled_usage
-from adacompute.models.streams import parse_stream
-from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule

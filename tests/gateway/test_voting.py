@@ -30,11 +30,17 @@ from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.voting import voting
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.request_model import RequestModel, Target
-from adacompute.models.body import Body
+from adacompute.models.formats.body import Body
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import Baseline, Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.bundles.bundle import (
+    Baseline,
+    Bundle,
+    FrontierPoint,
+    load_bundle,
+    save_bundle,
+)
 from adacompute.policies.draft_router import fit_draft_router
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy

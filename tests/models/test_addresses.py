@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adacompute.core.errors import ConfigError
-from adacompute.models.addresses import (
+from adacompute.models.connection.addresses import (
     MAX_FAILURES,
     MAX_MESSAGE_ELEMENTS,
     MAX_PARSED_BYTES,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from adacompute.models.circuit_breaker import CircuitBreaker
+from adacompute.models.connection.circuit_breaker import CircuitBreaker
 
 
 class Clock:

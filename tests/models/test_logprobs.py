@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adacompute.models.formats.openai_format import parse_samples, request_body
 from adacompute.models.logprobs import (
     TOP_LOGPROBS,
     WINDOW,
@@ -16,7 +17,6 @@ from adacompute.models.logprobs import (
     parse_logprobs,
 )
 from adacompute.models.messages import Capabilities, Prompt, Sample, Settings
-from adacompute.models.openai_format import parse_samples, request_body
 
 TOPS = [{"a": 0.5, "b": 0.25, "c": 0.125, "d": 0.0625, "e": 0.03125}, {"a": 0.9, "f": 0.1}]
 

@@ -21,11 +21,11 @@ from adacompute.core.errors import (
     RateLimited,
     RequestRejected,
 )
+from adacompute.models.connection.relay import ConnectionInterrupted, Relay
+from adacompute.models.connection.retry_budget import RetryBudget
 from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Sample, Settings, Timeouts
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
-from adacompute.models.relay import ConnectionInterrupted, Relay
-from adacompute.models.retry_budget import RetryBudget
 from adacompute.spending.attempts import CallBound, UsageTracker
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 from test_support.upstreams import draw_samples, open_upstream

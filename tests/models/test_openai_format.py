@@ -11,15 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import ConfigError, ModelError, RateLimited
-from adacompute.models.failures import (
+from adacompute.models.formats.failures import (
     RETRIED_STATUSES,
     PermanentFailure,
     Rejection,
     TransientFailure,
     parse_reply,
 )
-from adacompute.models.messages import Capabilities, Prompt, Settings
-from adacompute.models.openai_format import (
+from adacompute.models.formats.openai_format import (
     MAX_MESSAGE_CHARS,
     Choice,
     MalformedReply,
@@ -34,7 +33,8 @@ from adacompute.models.openai_format import (
     shorten,
     split_by_weight,
 )
-from adacompute.models.stream_events import EventReader, parse_delta, parse_event
+from adacompute.models.formats.stream_events import EventReader, parse_delta, parse_event
+from adacompute.models.messages import Capabilities, Prompt, Settings
 
 CHAT = Prompt(messages=({"role": "user", "content": "2 + 2?"},))
 TEXT = Prompt(text="2 + 2 =")

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.models.model import parse_usage
-from adacompute.models.openai_format import MalformedReply, parse_samples
-from adacompute.models.responses_format import (
+from adacompute.models.formats.openai_format import MalformedReply, parse_samples
+from adacompute.models.formats.responses_format import (
     find_response,
     from_chat_usage,
     to_completion,
     without_response_logprobs,
 )
+from adacompute.models.model import parse_usage
 
 names = st.sampled_from(
     [

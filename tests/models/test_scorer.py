@@ -9,8 +9,8 @@ pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RequestRejected
 from adacompute.models.calls import UNTRACKED
+from adacompute.models.formats.openai_format import MalformedReply
 from adacompute.models.messages import RetryPolicy, Timeouts
-from adacompute.models.openai_format import MalformedReply
 from adacompute.models.scorer import HttpScorer, parse_score
 from adacompute.testing.fake_answers import fake_score
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.models.failures import TransientFailure
-from adacompute.models.openai_format import parse_samples
-from adacompute.models.streams import parse_stream
+from adacompute.models.formats.failures import TransientFailure
+from adacompute.models.formats.openai_format import parse_samples
+from adacompute.models.formats.streams import parse_stream
 
 HEADERS = {"Content-Type": "text/event-stream"}
 texts = st.text(st.characters(codec="utf-8"), max_size=5)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adacompute.models.formats.openai_format import content_bytes, parse_samples, sampled_usage
 from adacompute.models.model import CallUsage, merge_usage, parse_usage
-from adacompute.models.openai_format import content_bytes, parse_samples, sampled_usage
 
 counts = st.integers(0, 10**6)
 junk = st.none() | st.booleans() | st.text() | st.floats() | st.integers() | st.lists(st.integers())

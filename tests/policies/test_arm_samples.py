@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.answers import Answers
-from adacompute.policies.arm_samples import (
+from adacompute.policies.sequential.arm_samples import (
     N_SINGLE,
     ArmSamples,
     Grid,

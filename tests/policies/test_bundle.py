@@ -17,8 +17,8 @@ from adacompute.core.errors import BundleError, InfeasibleBudget
 from adacompute.core.types import Float32Array, IntArray, UtilityTable, make_levels
 from adacompute.features.text import VERSION
 from adacompute.models.messages import Settings
-from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
-from adacompute.policies.bundle_files import FILE, locate_file
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.bundles.bundle_files import FILE, locate_file
 from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import fit_router, fit_value_router

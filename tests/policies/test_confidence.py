@@ -20,7 +20,7 @@ from adacompute.policies.confidence import (
     measure_separation,
     vote,
 )
-from adacompute.policies.vote_weights import MIN_SEPARATION
+from adacompute.policies.sequential.vote_weights import MIN_SEPARATION
 
 
 def informative(n_samples: int = 4000, *, sign: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from adacompute.core.types import IntArray
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.pool import Pool
-from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.episode import Episode
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 from test_support.populations import make_population

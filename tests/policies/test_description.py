@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from adacompute.core.answers import UNPARSED, number_classes
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.votes import majority_accuracy
-from adacompute.policies.description import (
+from adacompute.policies.sequential.description import (
     LEADER,
     describe,
     describe_one,

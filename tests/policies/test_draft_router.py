@@ -12,12 +12,12 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import FloatArray
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import make_router
-from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.scoring.held_out import replay_splits
 from adacompute.features.draft import ENTROPY, DraftSource, DraftUncertainty
 from adacompute.features.text import FEATURES
 from adacompute.models.messages import Sample
-from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.draft_router import DraftRouterPolicy
 from adacompute.sampling.session import ParsedAnswer, Session
 from test_support.populations import make_population

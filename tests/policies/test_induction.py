@@ -14,7 +14,7 @@ from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, states, vote_keys
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.votes import running_accuracy
-from adacompute.policies.induction import (
+from adacompute.policies.sequential.induction import (
     PRICES,
     advantages,
     break_even_prices,

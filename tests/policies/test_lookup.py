@@ -13,11 +13,11 @@ from adacompute.core.answers import UNPARSED
 from adacompute.core.types import IntArray, make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.policies import lookup
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
-from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule, VoteLeadRule
 from adacompute.policies.uniform import FixedRule, RetryRule
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.states import StateMeasure, states, vote_keys
-from adacompute.policies.induction import break_even_prices, plan
+from adacompute.policies.sequential.induction import break_even_prices, plan
 from test_support.states import measure_states
 
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sklearn", reason="the extra 'train' is not installed")
 
 from adacompute.policies.learners import assign_folds
-from adacompute.policies.prior import PENALTIES, _ridge, fit_prior
+from adacompute.policies.sequential.prior import PENALTIES, _ridge, fit_prior
 
 
 def test_ridge_leaves_copies_out_together() -> None:

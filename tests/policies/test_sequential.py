@@ -13,15 +13,15 @@ from adacompute.core.errors import BundleError
 from adacompute.core.state_sums import StateSums
 from adacompute.core.states import states
 from adacompute.core.types import Float32Array, IntArray, Level, make_levels
-from adacompute.policies.bundle_files import TABLES
+from adacompute.policies.bundles.bundle_files import TABLES
+from adacompute.policies.bundles.sequential_tables import from_spec, to_spec
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import SampleMatrix
-from adacompute.policies.prior import response_profile
-from adacompute.policies.sequential import SequentialPolicy
-from adacompute.policies.sequential_tables import from_spec, to_spec
+from adacompute.policies.sequential.policy import SequentialPolicy
+from adacompute.policies.sequential.prior import response_profile
+from adacompute.policies.sequential.vote_table import MAX_PLANS
+from adacompute.policies.sequential.vote_table_fit import fit_by_votes
 from adacompute.policies.spec import PolicySpec
-from adacompute.policies.vote_table import MAX_PLANS
-from adacompute.policies.vote_table_fit import fit_by_votes
 
 MAX_SAMPLES = 8
 LEVELS = make_levels(tuple(range(1, MAX_SAMPLES + 1)))

@@ -16,29 +16,29 @@ from adacompute.core.answers import UNPARSED, Answers, number_classes
 from adacompute.core.errors import BundleError, DataError
 from adacompute.core.states import StateMeasure
 from adacompute.core.types import FloatArray, IntArray, Level
-from adacompute.policies.advantage_fit import TrainingOrders, fit_advantages
-from adacompute.policies.arm_samples import Grid, OrderedSamples, list_counts
-from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
-from adacompute.policies.bundle_files import TABLES, unpack_tables
+from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.bundles.bundle_files import TABLES, unpack_tables
+from adacompute.policies.bundles.sequential_tables import from_spec, to_spec
 from adacompute.policies.confidence import equal_confidence
-from adacompute.policies.fitted_values import (
+from adacompute.policies.policy import SampleEvidence
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.sequential.advantage_fit import TrainingOrders, fit_advantages
+from adacompute.policies.sequential.arm_samples import Grid, OrderedSamples, list_counts
+from adacompute.policies.sequential.fitted_values import (
     FREE,
     FittedValues,
     RoundLimits,
     n_described,
     table_shapes,
 )
-from adacompute.policies.fitted_values import (
+from adacompute.policies.sequential.fitted_values import (
     TABLES as VALUE_TABLES,
 )
-from adacompute.policies.induction import break_even_prices
-from adacompute.policies.policy import SampleEvidence
-from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.prior import Prior, pooled_prior
-from adacompute.policies.sequential import SequentialPolicy
-from adacompute.policies.sequential_tables import from_spec, to_spec
+from adacompute.policies.sequential.induction import break_even_prices
+from adacompute.policies.sequential.policy import SequentialPolicy
+from adacompute.policies.sequential.prior import Prior, pooled_prior
+from adacompute.policies.sequential.vote_table import VoteTable
 from adacompute.policies.spec import PolicySpec
-from adacompute.policies.vote_table import VoteTable
 from adacompute.sampling.session import ParsedAnswer, Request, Session
 from adacompute.storage.array_files import pack_arrays
 from test_support.states import measure_states

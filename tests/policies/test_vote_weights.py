@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.policies.arm_samples import ArmSamples
 from adacompute.policies.confidence import LENGTH, Confidence
-from adacompute.policies.vote_weights import fit_votes
+from adacompute.policies.sequential.arm_samples import ArmSamples
+from adacompute.policies.sequential.vote_weights import fit_votes
 
 N_QUESTIONS, N_SAMPLES = 150, 8
 SIGNALS = ("mean_logprob", LENGTH)

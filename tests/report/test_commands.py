@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from adacompute.evaluation.savings import AS_TODAY, DECIDED, FEWER, OTHER_ARM, POLICY, WEIGHTED
+from adacompute.evaluation.scoring.savings import (
+    AS_TODAY,
+    DECIDED,
+    FEWER,
+    OTHER_ARM,
+    POLICY,
+    WEIGHTED,
+)
 from adacompute.report.commands import describe_next, next_steps
 
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from adacompute.cli.main import cli
-from adacompute.evaluation.savings import DECIDED, POLICY, WEIGHTED
+from adacompute.evaluation.scoring.savings import DECIDED, POLICY, WEIGHTED
 from adacompute.options.shared import TodayOptions
 from adacompute.report import commands
 from adacompute.stages.import_samples import import_samples

@@ -19,7 +19,7 @@ import pytest
 
 from adacompute.core import errors
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget, MissingExtra
-from adacompute.evaluation.saving_text import describe_advice, describe_saving
+from adacompute.evaluation.scoring.saving_text import describe_advice, describe_saving
 from adacompute.options.shared import TodayOptions
 from adacompute.report.page import render
 from adacompute.report.wording import clean_text

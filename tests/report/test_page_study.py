@@ -7,11 +7,11 @@ import pytest
 
 from adacompute.core.answers import Answers
 from adacompute.evaluation.experiment import Experiment
-from adacompute.evaluation.frontier import CalibrationSettings
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.today import Today
-from adacompute.evaluation.verdict import calibrate
+from adacompute.evaluation.scoring.frontier import CalibrationSettings
+from adacompute.evaluation.scoring.today import Today
+from adacompute.evaluation.scoring.verdict import calibrate
 from adacompute.report import breakdown
 from adacompute.report.study import Study, compare_savings, score_curves, study_policy
 from adacompute.report.summary import slider_budgets

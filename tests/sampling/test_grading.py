@@ -16,7 +16,7 @@ from adacompute.core.errors import GraderError
 from adacompute.core.types import make_levels
 from adacompute.graders.command import CommandGrader
 from adacompute.graders.grader import Grader
-from adacompute.models.circuit_breaker import CircuitBreaker
+from adacompute.models.connection.circuit_breaker import CircuitBreaker
 from adacompute.models.messages import Sample
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy

@@ -26,7 +26,7 @@ from adacompute.datasets.example import locate_bundle
 from adacompute.models.messages import Sample, Settings
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule

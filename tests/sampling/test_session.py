@@ -17,7 +17,7 @@ from adacompute.core.errors import BundleError, ConfigError, DataError
 from adacompute.core.types import Level, hash_text, make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.models.messages import Sample
-from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle
 from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule

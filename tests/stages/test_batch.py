@@ -13,7 +13,7 @@ import pytest
 
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.options.main import BatchOptions
-from adacompute.policies.bundle import load_bundle, save_bundle
+from adacompute.policies.bundles.bundle import load_bundle, save_bundle
 from adacompute.stages.batch import run_batch
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
 from test_support.batches import make_bundle, make_curve

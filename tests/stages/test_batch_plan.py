@@ -12,7 +12,7 @@ import pytest
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
 from adacompute.options.main import BatchOptions
-from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle
 from adacompute.stages.batch_plan import plan_questions
 from adacompute.stages.inputs import no_progress
 

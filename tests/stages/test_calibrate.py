@@ -16,7 +16,7 @@ from adacompute.cli.main import cli
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.evaluation.pool import Pool
 from adacompute.options.shared import TodayOptions
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages import calibrate as calibrations
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples

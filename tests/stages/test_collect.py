@@ -22,7 +22,7 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.features.draft import ENTROPY, NOT_RECORDED, SURPRISE, DraftSource
 from adacompute.models.capabilities_cache import cache_path, save_cached
 from adacompute.models.messages import Capabilities
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import NANO
 from adacompute.stages.inputs import read_pool
 from adacompute.stages.probe import probe_run

@@ -16,8 +16,8 @@ from adacompute.datasets.example import find_example
 from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment
-from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import N_FOLDS, assign_folds
+from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
 from adacompute.stages.inputs import make_pool
 from adacompute.storage.store import SampleSet, encode_samples
 

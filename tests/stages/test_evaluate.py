@@ -22,7 +22,7 @@ from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import list_policies
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages import evaluate
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.grade import grade_run

@@ -18,8 +18,8 @@ from adacompute.core import errors
 from adacompute.core.errors import BundleError, ConfigError, DataError, InfeasibleBudget
 from adacompute.models.messages import Settings
 from adacompute.options.shared import SamplingOptions
-from adacompute.policies.bundle import load_bundle
-from adacompute.policies.bundle_files import find_digest
+from adacompute.policies.bundles.bundle import load_bundle
+from adacompute.policies.bundles.bundle_files import find_digest
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.fit import fit_run
 from adacompute.stages.import_samples import import_samples

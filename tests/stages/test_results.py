@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from adacompute.evaluation import held_out, oracles
 from adacompute.evaluation.experiment import Experiment, PolicyFactory
 from adacompute.evaluation.factories import find_factory
+from adacompute.evaluation.scoring import held_out, oracles
 from adacompute.stages import report
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.evaluate import evaluate_run

@@ -19,8 +19,8 @@ from adacompute.cli.main import cli
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.votes import winner
 from adacompute.options.shared import TodayOptions
-from adacompute.policies.bundle import load_bundle
-from adacompute.policies.bundle_checks import check_verdict
+from adacompute.policies.bundles.bundle import load_bundle
+from adacompute.policies.bundles.bundle_checks import check_verdict
 from adacompute.policies.stopping import VoteLeadRule
 from adacompute.sampling.session import ParsedAnswer, Session
 from adacompute.stages.arms import list_arms

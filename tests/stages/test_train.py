@@ -11,7 +11,7 @@ import pytest
 
 from adacompute.core.errors import BundleError, ConfigError, DataError
 from adacompute.evaluation.factories import POLICY_FACTORIES
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.grade import grade_run
 from adacompute.stages.import_samples import import_samples

@@ -11,7 +11,7 @@ from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.options.shared import ALL_EVIDENCE
-from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle
 from adacompute.stages.inputs import (
     VOTES,
 )

@@ -20,18 +20,18 @@ from adacompute.api.estimators import RegisteredEstimator
 from adacompute.api.progress import Progress, read_progress
 from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
-from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import describe_assignments, describe_copies
-from adacompute.evaluation.saving_text import (
+from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
+from adacompute.evaluation.scoring.saving_text import (
     describe_advice,
     describe_recorded,
     describe_saving,
     name_verdict,
 )
-from adacompute.evaluation.today import read_today
-from adacompute.evaluation.verdict import calibrate as calibrate_score
-from adacompute.evaluation.verdict import calibrate_pooled, describe_excess
-from adacompute.policies.bundle import FrontierPoint
+from adacompute.evaluation.scoring.today import read_today
+from adacompute.evaluation.scoring.verdict import calibrate as calibrate_score
+from adacompute.evaluation.scoring.verdict import calibrate_pooled, describe_excess
+from adacompute.policies.bundles.bundle import FrontierPoint
 from adacompute.stages.calibrate import check_rounds, check_settings, fit_for_rounds
 from adacompute.stages.inputs import check_goal
 

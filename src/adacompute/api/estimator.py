@@ -17,7 +17,7 @@ from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError, NotFittedError
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.features.embedding import pin_encoder
-from adacompute.policies.bundle import Bundle, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, save_bundle
 from adacompute.policies.policy import Policy
 from adacompute.sampling.session import Session
 from adacompute.stages.calibrate import keep_calibrations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import IntArray
     from adacompute.graders.grader import Grader
-    from adacompute.policies.bundle import FrontierPoint
+    from adacompute.policies.bundles.bundle import FrontierPoint
 
 E = TypeVar("E", bound="Estimator")
 

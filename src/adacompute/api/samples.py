@@ -28,7 +28,7 @@ from adacompute.datasets.ungraded import UNGRADED, grade_table
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, select_token_prices
 from adacompute.features.text import extract_features
 from adacompute.graders.grader import Grader, grade, load_grader
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import TokenPrices, parse_token_prices
 from adacompute.stages.import_samples import (
     check_grades,

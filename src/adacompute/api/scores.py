@@ -19,9 +19,9 @@ from adacompute.api.samples import Samples, check_samples
 from adacompute.api.tables import Tabular
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import MAX_LEVEL
-from adacompute.evaluation import scores as held_out
 from adacompute.evaluation.pool import describe_assignments, describe_copies
-from adacompute.evaluation.today import read_today
+from adacompute.evaluation.scoring import scores as held_out
+from adacompute.evaluation.scoring.today import read_today
 from adacompute.options.shared import DEFAULT_LEVELS
 from adacompute.policies.policy import Policy
 from adacompute.stages.inputs import (

@@ -23,11 +23,11 @@ from typing import Any, Protocol
 from adacompute.batch.allowances import Demand
 from adacompute.core.errors import AdaComputeError, ModelError, RequestRejected
 from adacompute.core.types import hash_text
-from adacompute.models.endpoint import OnEvent
+from adacompute.models.connection.endpoint import OnEvent
+from adacompute.models.formats.openai_format import encode, request_body
 from adacompute.models.messages import Reply, Sample, Settings
 from adacompute.models.model import OnUsage
 from adacompute.models.openai import ParsedReply, Upstream
-from adacompute.models.openai_format import encode, request_body
 from adacompute.models.templates import Template
 from adacompute.spending.account import LimitReached, PaidCall, Purchase, SpendingAccount
 from adacompute.spending.attempts import CallBound

@@ -16,9 +16,9 @@ import numpy as np
 from adacompute.batch.plan import ClassCosts, CostCurve
 from adacompute.core.errors import BundleError
 from adacompute.core.types import IntArray
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.policy import PreparedKind
-from adacompute.policies.vote_table import PRICE_JITTER
+from adacompute.policies.sequential.vote_table import PRICE_JITTER
 
 PRICE_STEP = 1.02
 """Ratio of two neighbouring prices of the curve of a sequential policy."""

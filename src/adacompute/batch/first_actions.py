@@ -14,7 +14,7 @@ from adacompute.batch.plan import BatchPlan
 from adacompute.batch.preparation import Preparation, Prepared
 from adacompute.core.cutoff import apply_cutoff
 from adacompute.core.types import IntArray, KeyArray, UtilityTable
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import PreparedKind as Kind
 from adacompute.policies.policy import SampleMatrix

@@ -33,7 +33,7 @@ from adacompute.batch.progress import Progress, ProgressClock
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.graders.grader import Grader
 from adacompute.models.openai import Upstream
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.spending.account import SpendingAccount
 from adacompute.spending.call_costs import CallCosts
 from adacompute.storage.paid_samples import SEGMENTS, PaidTotals, lock_directory, sum_payments

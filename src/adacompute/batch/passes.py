@@ -25,7 +25,7 @@ from adacompute.batch.plan import CostCurve
 from adacompute.batch.questions import QuestionSource, read_blocks
 from adacompute.batch.stream import Item, Stream
 from adacompute.graders.grader import Grader
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.storage.paid_samples import LOST, Payment, read_payments
 from adacompute.storage.regular_files import read_table, write_table
 

@@ -34,7 +34,7 @@ from adacompute.core.cutoff import find_cutoff, is_sampled
 from adacompute.core.errors import AdaComputeError
 from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable, join_tables
-from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.policy import PreparedKind as Kind
 from adacompute.storage.manifest import hash_path
 

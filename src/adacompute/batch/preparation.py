@@ -19,7 +19,7 @@ import numpy.typing as npt
 from adacompute.batch.cost_curves import has_cell_costs
 from adacompute.core.types import BoolArray, IntArray, KeyArray, hash_text
 from adacompute.features.text import extract_features, feature_names
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.policy import PreparedKind as Kind
 
 if TYPE_CHECKING:

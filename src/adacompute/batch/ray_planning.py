@@ -34,7 +34,7 @@ from adacompute.batch.planning import (
 from adacompute.batch.questions import QuestionSource
 from adacompute.batch.ray_cluster import connect, count_cpus, map_tasks
 from adacompute.core.errors import BundleError
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.storage.manifest import hash_path
 
 

@@ -32,7 +32,7 @@ from adacompute.batch.ray_planning import BundleWorker, pack_bundle
 from adacompute.batch.rounds import PARTITIONS, Partition, Rounds, find_partition
 from adacompute.batch.servers import Servers
 from adacompute.graders.grader import load_grader
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.call_costs import CallCosts
 from adacompute.storage.paid_samples import SEGMENTS, StoreReader
 from adacompute.storage.regular_files import write_atomically

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adacompute.batch.job import BatchJob
-from adacompute.models.addresses import Addresses
 from adacompute.models.capabilities_cache import cache_path, load_common
+from adacompute.models.connection.addresses import Addresses
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 

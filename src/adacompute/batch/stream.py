@@ -26,7 +26,7 @@ from adacompute.core.errors import ModelError
 from adacompute.core.types import hash_text
 from adacompute.graders.grader import Grader
 from adacompute.models.model import CallUsage
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.sampling.blocks import decide
 from adacompute.sampling.grading import Grading
 from adacompute.sampling.loop import Decider, run_session

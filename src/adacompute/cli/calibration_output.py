@@ -38,7 +38,7 @@ def print_same_answer(result: Result) -> None:
     """Print what a vote that stops early saves, and how often its answer is that of all samples."""
     today = result["today"]
     size = today["samples"]
-    from adacompute.evaluation.saving_text import describe_bill, describe_recorded
+    from adacompute.evaluation.scoring.saving_text import describe_bill, describe_recorded
 
     print_text(f"Same answer. {today['sentence']}", STYLES["same answer"])
     if today["wanted_samples"] > size:
@@ -135,7 +135,11 @@ def _print_verdict(result: Result) -> None:
 
 def print_saving(today: Result, unit: str) -> None:
     """Print what is saved: the first line in the colour of its verdict, then the details."""
-    from adacompute.evaluation.saving_text import describe_advice, describe_saving, name_verdict
+    from adacompute.evaluation.scoring.saving_text import (
+        describe_advice,
+        describe_saving,
+        name_verdict,
+    )
 
     first, *rest = describe_saving(today, unit)
     print_text(f"{name_verdict(today)} {first}", STYLES[today["verdict"]])
@@ -147,7 +151,7 @@ def print_saving(today: Result, unit: str) -> None:
 
 def print_savings(rows: list[Result], unit: str) -> None:
     """Print what each policy costs at the accuracy of today, and what it would deliver."""
-    from adacompute.evaluation.saving_text import name_today
+    from adacompute.evaluation.scoring.saving_text import name_today
 
     lines: list[list[Cell]] = []
     for row in rows:

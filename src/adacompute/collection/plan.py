@@ -17,8 +17,8 @@ from adacompute.core.posterior import INITIAL_SAMPLES
 from adacompute.core.types import MAX_LEVEL
 from adacompute.datasets.sources import choose_questions, read_question_source
 from adacompute.graders.grader import load_grader
+from adacompute.models.formats.openai_format import check_url
 from adacompute.models.messages import Prompt, Settings, Timeouts
-from adacompute.models.openai_format import check_url
 from adacompute.models.templates import Template
 from adacompute.options.definition import takes
 from adacompute.options.main import CollectOptions

@@ -11,7 +11,7 @@ votes is a table. Two facts make the tables exact:
                random sample removed. That holds for every question, because samples are
                exchangeable
 
-This module does not know prices: ``policies.induction`` decides what a state is worth.
+This module does not know prices: ``policies.sequential.induction`` decides what a state is worth.
 """
 
 from __future__ import annotations

@@ -20,16 +20,16 @@ import numpy as np
 from adacompute.evaluation.kept_results import Memory
 from adacompute.evaluation.replay import ReplayResult
 from adacompute.evaluation.running_votes import OrderedVotes, label_orders, weighted_accuracies
-from adacompute.policies.arm_samples import ArmSamples, Grid, OrderedSamples
-from adacompute.policies.description import vote_accuracy
-from adacompute.policies.vote_weights import fit_votes
+from adacompute.policies.sequential.arm_samples import ArmSamples, Grid, OrderedSamples
+from adacompute.policies.sequential.description import vote_accuracy
+from adacompute.policies.sequential.vote_weights import fit_votes
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
     from adacompute.policies.confidence import Confidence
     from adacompute.policies.policy import Policy
-    from adacompute.policies.sequential import Ends
+    from adacompute.policies.sequential.policy import Ends
 
 T = TypeVar("T")
 

@@ -16,19 +16,19 @@ from adacompute.core.errors import ConfigError
 from adacompute.core.states import MAX_SAMPLES
 from adacompute.core.types import Level, make_levels
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
-from adacompute.policies.advantage_fit import TrainingOrders, fit_advantages
 from adacompute.policies.arm_mixture import ArmMixture, name_level
-from adacompute.policies.arm_samples import Grid, list_counts
 from adacompute.policies.confidence import equal_confidence
-from adacompute.policies.fitted_values import RoundLimits, list_actions
 from adacompute.policies.learners import single_threaded
-from adacompute.policies.prior import fit_cells, pooled_prior, response_profile
-from adacompute.policies.vote_table_fit import fit_by_votes
+from adacompute.policies.sequential.advantage_fit import TrainingOrders, fit_advantages
+from adacompute.policies.sequential.arm_samples import Grid, list_counts
+from adacompute.policies.sequential.fitted_values import RoundLimits, list_actions
+from adacompute.policies.sequential.prior import fit_cells, pooled_prior, response_profile
+from adacompute.policies.sequential.vote_table_fit import fit_by_votes
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.evidence import Evidence
-    from adacompute.policies.sequential import SequentialPolicy
+    from adacompute.policies.sequential.policy import SequentialPolicy
 
 MAX_POSITIONS = 130
 """Positions that fitted values are computed at; arms are added, cheapest first, while they fit."""

@@ -31,8 +31,8 @@ from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.policies.confidence import LENGTH
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.policy import Policy
-from adacompute.policies.prior import response_profile
 from adacompute.policies.rule_policy import Rule
+from adacompute.policies.sequential.prior import response_profile
 
 N_PRICES = 48
 """Prices of a policy that changes smoothly with the price."""

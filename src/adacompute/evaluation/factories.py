@@ -28,9 +28,9 @@ from adacompute.policies.draft_router import fit_draft_router
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
 from adacompute.policies.router import fit_router, fit_value_router
 from adacompute.policies.rule_policy import Rule, RulePolicy
+from adacompute.policies.sequential.vote_table import PRICE_JITTER
 from adacompute.policies.stopping import adaptive_grid, decided_grid, early_grid
 from adacompute.policies.uniform import FixedRule, retry_grid
-from adacompute.policies.vote_table import PRICE_JITTER
 
 STEPS_PER_SETTING = 4
 """Prices from one setting to the next, where it matters which questions change first."""

@@ -16,7 +16,7 @@ from adacompute.gateway.connection.exchange import JSON, Exchange, TooLarge
 from adacompute.gateway.requests.openai_replies import write_error
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.voting.request_model import UpstreamRejected
-from adacompute.models.endpoint import Unavailable
+from adacompute.models.connection.endpoint import Unavailable
 from adacompute.spending.meter import CapReached
 
 EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyBytes, TimeoutError)

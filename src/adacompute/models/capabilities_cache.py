@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adacompute.core.errors import DataError
+from adacompute.models.formats.openai_format import check_url
 from adacompute.models.messages import Capabilities
-from adacompute.models.openai_format import check_url
 
 DAY_S = 86_400.0
 """How long cached capabilities are valid by default."""

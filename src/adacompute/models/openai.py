@@ -11,23 +11,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from adacompute.models.addresses import Address, Addresses
 from adacompute.models.calls import CallTracker, StartedCall
-from adacompute.models.endpoint import Endpoint, Parse, Read, UsageOf, track
-from adacompute.models.failures import Failure, Rejection, TransientFailure, parse_reply
-from adacompute.models.http_session import HttpError
-from adacompute.models.messages import Capabilities, Reply, Sample
-from adacompute.models.model import CallUsage, merge_usage, parse_usage
-from adacompute.models.openai_format import (
+from adacompute.models.connection.addresses import Address, Addresses
+from adacompute.models.connection.endpoint import Endpoint, Parse, Read, UsageOf, track
+from adacompute.models.connection.http_session import HttpError
+from adacompute.models.formats.failures import Failure, Rejection, TransientFailure, parse_reply
+from adacompute.models.formats.openai_format import (
     MalformedReply,
     content_bytes,
     encode,
     parse_samples,
     sampled_usage,
 )
-from adacompute.models.responses_format import RESPONSES, to_completion
-from adacompute.models.stream_events import EventReader, parse_event
-from adacompute.models.streams import parse_stream
+from adacompute.models.formats.responses_format import RESPONSES, to_completion
+from adacompute.models.formats.stream_events import EventReader, parse_event
+from adacompute.models.formats.streams import parse_stream
+from adacompute.models.messages import Capabilities, Reply, Sample
+from adacompute.models.model import CallUsage, merge_usage, parse_usage
 
 if TYPE_CHECKING:
     import aiohttp

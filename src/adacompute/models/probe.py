@@ -14,16 +14,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from adacompute.core.errors import ModelError, RequestRejected
-from adacompute.models.messages import Capabilities, Reply, UpstreamKind, find_kind
-from adacompute.models.model import parse_usage
-from adacompute.models.openai import Upstream
-from adacompute.models.openai_format import (
+from adacompute.models.formats.openai_format import (
     Choice,
     MalformedReply,
     logprob_fields,
     parse_choices,
 )
-from adacompute.models.stream_events import parse_delta
+from adacompute.models.formats.stream_events import parse_delta
+from adacompute.models.messages import Capabilities, Reply, UpstreamKind, find_kind
+from adacompute.models.model import parse_usage
+from adacompute.models.openai import Upstream
 
 MAX_CHOICES = 64
 """Largest number of choices that is tried in one call."""

@@ -11,10 +11,10 @@ from typing import Any
 
 from adacompute.core.signals import MAX_VALUE
 from adacompute.models.calls import CallTracker
-from adacompute.models.endpoint import Endpoint
-from adacompute.models.failures import Failure
+from adacompute.models.connection.endpoint import Endpoint
+from adacompute.models.formats.failures import Failure
+from adacompute.models.formats.openai_format import MalformedReply
 from adacompute.models.model import CallUsage, parse_usage
-from adacompute.models.openai_format import MalformedReply
 
 
 class HttpScorer(Endpoint):

@@ -33,11 +33,11 @@ from adacompute.core.types import (
 
 if TYPE_CHECKING:
     from adacompute.features.draft import DraftSource
-    from adacompute.policies.arm_samples import OrderedSamples
     from adacompute.policies.confidence import Confidence
     from adacompute.policies.lookup import Lookup
     from adacompute.policies.price_schedule import PriceSchedule
-    from adacompute.policies.sequential import Ends
+    from adacompute.policies.sequential.arm_samples import OrderedSamples
+    from adacompute.policies.sequential.policy import Ends
 
 _MASK = (1 << 64) - 1
 

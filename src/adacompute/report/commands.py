@@ -10,10 +10,10 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from adacompute.evaluation.baseline import BASELINE
-from adacompute.evaluation.saving_text import describe_advice
-from adacompute.evaluation.savings import DECIDED, FEWER, OTHER_ARM, POLICY, WEIGHTED
-from adacompute.evaluation.verdict import round_up
+from adacompute.evaluation.scoring.baseline import BASELINE
+from adacompute.evaluation.scoring.saving_text import describe_advice
+from adacompute.evaluation.scoring.savings import DECIDED, FEWER, OTHER_ARM, POLICY, WEIGHTED
+from adacompute.evaluation.scoring.verdict import round_up
 from adacompute.graders.grader import COMMAND
 from adacompute.report.wording import format_budget, format_gain, keep_together
 

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import InfeasibleBudget
-from adacompute.evaluation.baseline import BASELINE
 from adacompute.evaluation.experiment import Experiment
-from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier, spread_points
-from adacompute.evaluation.held_out import CurvePoint
 from adacompute.evaluation.intervals import Interval
-from adacompute.evaluation.oracles import score_oracle
-from adacompute.evaluation.policy_score import PolicyScore, has_retries, score_policy
 from adacompute.evaluation.registry import ORACLES
-from adacompute.evaluation.savings import compare_policy, state_saving
-from adacompute.evaluation.scores import oracle_point
-from adacompute.evaluation.today import Today, TodayScore
-from adacompute.evaluation.verdict import MIN_QUESTIONS
+from adacompute.evaluation.scoring.baseline import BASELINE
+from adacompute.evaluation.scoring.frontier import CalibrationSettings, PriceFrontier, spread_points
+from adacompute.evaluation.scoring.held_out import CurvePoint
+from adacompute.evaluation.scoring.oracles import score_oracle
+from adacompute.evaluation.scoring.policy_score import PolicyScore, has_retries, score_policy
+from adacompute.evaluation.scoring.savings import compare_policy, state_saving
+from adacompute.evaluation.scoring.scores import oracle_point
+from adacompute.evaluation.scoring.today import Today, TodayScore
+from adacompute.evaluation.scoring.verdict import MIN_QUESTIONS
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.evaluation.baseline import describe_baseline
-from adacompute.evaluation.frontier import list_frontier
 from adacompute.evaluation.intervals import CONFIDENCE
-from adacompute.evaluation.policy_score import measure_retry_gain
-from adacompute.evaluation.verdict import (
+from adacompute.evaluation.scoring.baseline import describe_baseline
+from adacompute.evaluation.scoring.frontier import list_frontier
+from adacompute.evaluation.scoring.policy_score import measure_retry_gain
+from adacompute.evaluation.scoring.verdict import (
     GAIN,
     MAX_UNPARSED,
     MIN_QUESTIONS,
     judge,
 )
-from adacompute.policies.bundle import NOT_JUDGED
+from adacompute.policies.bundles.bundle import NOT_JUDGED
 from adacompute.report.breakdown import (
     by_difficulty,
     by_type,

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from adacompute.evaluation import saving_text
 from adacompute.evaluation.pool import describe_assignments
+from adacompute.evaluation.scoring import saving_text
 
 MAX_TEXT = 240
 CONTROL_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}

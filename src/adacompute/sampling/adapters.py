@@ -21,18 +21,18 @@ from adacompute.core.errors import (
     RequestRejected,
 )
 from adacompute.core.signals import SCORE
-from adacompute.models.messages import Capabilities, Prompt, Sample, Settings
-from adacompute.models.model import CallUsage, Model, OnUsage
-from adacompute.models.openai import ParsedReply, Upstream
-from adacompute.models.openai_format import (
+from adacompute.models.formats.openai_format import (
     MalformedReply,
     encode,
     parse_samples,
     request_body,
     sampled_usage,
 )
+from adacompute.models.messages import Capabilities, Prompt, Sample, Settings
+from adacompute.models.model import CallUsage, Model, OnUsage
+from adacompute.models.openai import ParsedReply, Upstream
 from adacompute.models.templates import Template
-from adacompute.policies.arm_settings import ArmSettings
+from adacompute.policies.bundles.arm_settings import ArmSettings
 from adacompute.sampling.fan_out import fan_out
 from adacompute.spending.attempts import CallBound, ReportedAttempt, UsageTracker
 

@@ -23,7 +23,7 @@ from adacompute.core.errors import DataError
 from adacompute.core.types import Float32Array
 from adacompute.features.text import extract_features, feature_names
 from adacompute.models.messages import Sample
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.confidence import LENGTH, Confidence, vote
 from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import (

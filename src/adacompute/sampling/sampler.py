@@ -21,7 +21,7 @@ from adacompute.models.messages import Capabilities, Sample, Settings
 from adacompute.models.model import CallUsage, Model
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.policy import Policy
 from adacompute.sampling.adapters import (
     FunctionModel,

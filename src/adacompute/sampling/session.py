@@ -18,7 +18,7 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import Float32Array, hash_text
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.messages import Sample
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.episode import FIRST_SEEN, UNLIMITED_ROUNDS
 from adacompute.policies.policy import Policy
 from adacompute.sampling.blocks import QuestionProgress, decide

@@ -13,8 +13,8 @@ import json
 from dataclasses import replace
 from typing import NamedTuple
 
-from adacompute.models.body import read_members
 from adacompute.models.calls import NO_USAGE
+from adacompute.models.formats.body import read_members
 from adacompute.models.model import UNBOUNDED_TOKENS, CallUsage, OnUsage
 
 MAX_TEXT_CHARS = 200

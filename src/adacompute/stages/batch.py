@@ -26,9 +26,9 @@ from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.options.definition import takes
 from adacompute.options.main import BatchOptions
-from adacompute.policies.bundle import Bundle, load_bundle
-from adacompute.policies.bundle_checks import check_arms, check_signals, check_verdict
-from adacompute.policies.bundle_files import find_digest
+from adacompute.policies.bundles.bundle import Bundle, load_bundle
+from adacompute.policies.bundles.bundle_checks import check_arms, check_signals, check_verdict
+from adacompute.policies.bundles.bundle_files import find_digest
 from adacompute.spending.call_costs import MONEY, CallCosts
 from adacompute.spending.token_prices import TokenPriceList, find_token_prices, parse_token_prices
 from adacompute.stages.batch_plan import (

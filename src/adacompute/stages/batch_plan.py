@@ -22,7 +22,7 @@ from adacompute.batch.ray_cluster import connect
 from adacompute.batch.ray_planning import prepare_on_ray, write_on_ray
 from adacompute.core.errors import ConfigError
 from adacompute.options.main import BatchOptions
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.stages.inputs import no_progress
 from adacompute.storage.manifest import Manifest, read_manifest, write_manifest
 

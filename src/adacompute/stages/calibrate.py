@@ -15,10 +15,10 @@ from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.frontier import MARGIN, TOLERANCE, CalibrationSettings
 from adacompute.evaluation.intervals import CONFIDENCE
-from adacompute.evaluation.policy_score import score_policy
-from adacompute.evaluation.verdict import (
+from adacompute.evaluation.scoring.frontier import MARGIN, TOLERANCE, CalibrationSettings
+from adacompute.evaluation.scoring.policy_score import score_policy
+from adacompute.evaluation.scoring.verdict import (
     calibrate,
     calibrate_pooled,
     describe_excess,
@@ -26,7 +26,7 @@ from adacompute.evaluation.verdict import (
 from adacompute.options.definition import takes
 from adacompute.options.research import CalibrateOptions
 from adacompute.options.shared import TodayOptions
-from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.stages.inputs import (
     check_goal,

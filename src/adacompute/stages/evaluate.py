@@ -18,7 +18,7 @@ from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import find_obstacle, has_registered, list_policies
-from adacompute.evaluation.scores import evaluate
+from adacompute.evaluation.scoring.scores import evaluate
 from adacompute.features.embedding import pin_encoder
 from adacompute.options.definition import select, takes
 from adacompute.options.main import EvaluateOptions
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import FloatArray
     from adacompute.evaluation.experiment import Experiment
-    from adacompute.evaluation.frontier import CalibrationSettings
-    from adacompute.evaluation.today import Today
+    from adacompute.evaluation.scoring.frontier import CalibrationSettings
+    from adacompute.evaluation.scoring.today import Today
 
     Share = Callable[[Experiment], Experiment]
 

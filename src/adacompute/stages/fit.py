@@ -19,17 +19,22 @@ from typing import Any
 from adacompute.collection.plan import read_plan
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.evaluation.factories import find_trainable
-from adacompute.evaluation.same_answer import SHARE
-from adacompute.evaluation.savings import DECIDED, FEWER, OTHER_ARM, WEIGHTED
-from adacompute.evaluation.today import ONE_CALL
-from adacompute.evaluation.verdict import round_up
+from adacompute.evaluation.scoring.same_answer import SHARE
+from adacompute.evaluation.scoring.savings import DECIDED, FEWER, OTHER_ARM, WEIGHTED
+from adacompute.evaluation.scoring.today import ONE_CALL
+from adacompute.evaluation.scoring.verdict import round_up
 from adacompute.graders.grader import COMMAND
 from adacompute.options.definition import select, takes
 from adacompute.options.main import CollectOptions, FitOptions
 from adacompute.options.research import CalibrateOptions, ImportOptions, TrainOptions
 from adacompute.options.shared import FIRST_SEEN, SamplingOptions
-from adacompute.policies.bundle import ADVISED, load_bundle, name_verdict
-from adacompute.policies.bundle_files import FILE, RUN_DIRECTORY, check_replaceable, find_digest
+from adacompute.policies.bundles.bundle import ADVISED, load_bundle, name_verdict
+from adacompute.policies.bundles.bundle_files import (
+    FILE,
+    RUN_DIRECTORY,
+    check_replaceable,
+    find_digest,
+)
 from adacompute.stages.calibrate import calibrate_run, check_settings, tolerance_of
 from adacompute.stages.collect import collect_run, describe_missing
 from adacompute.stages.import_samples import import_samples

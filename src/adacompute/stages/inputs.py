@@ -28,12 +28,12 @@ from adacompute.evaluation.costs import (
 )
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.today import CALLS, Today, find_arm, read_today
+from adacompute.evaluation.scoring.today import CALLS, Today, find_arm, read_today
 from adacompute.features.draft import measure_uncertainty
 from adacompute.features.text import extract_features, feature_names
 from adacompute.graders.grader import record_grader
 from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS, CostOptions, TodayOptions
-from adacompute.policies.arm_settings import ArmSettings, read_settings, read_template
+from adacompute.policies.bundles.arm_settings import ArmSettings, read_settings, read_template
 from adacompute.policies.confidence import LIKELIHOODS, SIGNALS
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.storage.sample_blocks import MAX_SAMPLES_IN_MEMORY, count_samples, read_subsample

@@ -19,7 +19,7 @@ from adacompute.core.errors import BundleError, DataError
 from adacompute.datasets.example import locate_bundle
 from adacompute.options.definition import takes
 from adacompute.options.research import ReplayOptions
-from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.bundles.bundle import Bundle, load_bundle
 from adacompute.report.wording import format_count
 from adacompute.sampling.blocks import decide
 from adacompute.sampling.session import ParsedAnswer, Session

@@ -23,9 +23,9 @@ from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.kept_results import remember
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import check_policies, has_registered, list_policies
-from adacompute.evaluation.scores import keep_levels
-from adacompute.evaluation.today import Today
-from adacompute.evaluation.verdict import round_up
+from adacompute.evaluation.scoring.scores import keep_levels
+from adacompute.evaluation.scoring.today import Today
+from adacompute.evaluation.scoring.verdict import round_up
 from adacompute.options.definition import takes
 from adacompute.options.main import (
     ReportOptions,

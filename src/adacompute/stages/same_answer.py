@@ -13,7 +13,7 @@ from adacompute.core.errors import ConfigError
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.intervals import CONFIDENCE
-from adacompute.evaluation.same_answer import (
+from adacompute.evaluation.scoring.same_answer import (
     NAME,
     PRICE,
     SHARE,
@@ -21,10 +21,10 @@ from adacompute.evaluation.same_answer import (
     keep_complete,
     make_policy,
 )
-from adacompute.evaluation.today import Today, read_today
-from adacompute.evaluation.verdict import round_up
+from adacompute.evaluation.scoring.today import Today, read_today
+from adacompute.evaluation.scoring.verdict import round_up
 from adacompute.options.shared import TodayOptions
-from adacompute.policies.bundle import FrontierPoint, save_bundle
+from adacompute.policies.bundles.bundle import FrontierPoint, save_bundle
 from adacompute.policies.stopping import VoteLeadRule
 from adacompute.stages.inputs import (
     check_seed,

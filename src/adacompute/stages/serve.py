@@ -34,13 +34,13 @@ from adacompute.gateway.settings.settings import expand_variables, variables_in
 from adacompute.gateway.voting.model_loading import load_models
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.models.capabilities_cache import cache_path
+from adacompute.models.connection.relay import Relay
 from adacompute.models.messages import Timeouts
 from adacompute.models.probe import MAX_CALLS, MAX_COMPLETION_TOKENS, MAX_PROMPT_TOKENS
-from adacompute.models.relay import Relay
 from adacompute.options.definition import is_pair, takes
 from adacompute.options.main import ServeOptions
 from adacompute.options.shared import API_KEY_ENV
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.accounts import LEASE_SHARE
 from adacompute.spending.registers import RegisterError
 from adacompute.spending.token_prices import NANO

@@ -23,9 +23,9 @@ from adacompute.features.text import VERSION
 from adacompute.options.definition import takes
 from adacompute.options.research import TrainOptions
 from adacompute.options.shared import ALL_EVIDENCE
-from adacompute.policies.arm_settings import ArmSettings
-from adacompute.policies.bundle import Baseline, Bundle, save_bundle
-from adacompute.policies.prior import response_profile
+from adacompute.policies.bundles.arm_settings import ArmSettings
+from adacompute.policies.bundles.bundle import Baseline, Bundle, save_bundle
+from adacompute.policies.sequential.prior import response_profile
 from adacompute.stages.inputs import (
     check_evidence,
     check_levels,

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from adacompute.gateway.voting.decision import Decision, Outcome
     from adacompute.gateway.voting.engine import Engine
     from adacompute.gateway.voting.request_model import RequestModel
-    from adacompute.models.addresses import Event
-    from adacompute.models.endpoint import OnEvent
+    from adacompute.models.connection.addresses import Event
+    from adacompute.models.connection.endpoint import OnEvent
     from adacompute.models.model import CallUsage
-    from adacompute.policies.bundle import Baseline
+    from adacompute.policies.bundles.bundle import Baseline
     from adacompute.spending.attempts import CallBound
     from adacompute.spending.token_prices import TokenPriceList
 

@@ -22,8 +22,8 @@ from adacompute.gateway.forwarding.probing import NO_CLIENT
 from adacompute.gateway.forwarding.upstream_health import UpstreamHealth
 from adacompute.gateway.processes.logs import log
 from adacompute.gateway.requests.fields import CHAT, COMPLETIONS
+from adacompute.models.connection.relay import Relay
 from adacompute.models.openai import Upstream
-from adacompute.models.relay import Relay
 
 FIRST_FAILURE = 500
 _PATHS = {f"/v1/{path}": path for path in (CHAT, COMPLETIONS)}

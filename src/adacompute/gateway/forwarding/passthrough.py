@@ -15,9 +15,9 @@ from adacompute.gateway.connection.exchange import JSON, Exchange, Headers
 from adacompute.gateway.forwarding.usage_reader import UsageReader, decompress
 from adacompute.gateway.requests.openai_replies import write_error
 from adacompute.models.calls import NO_USAGE, UNTRACKED, CallTracker, StartedCall
-from adacompute.models.failures import INTERMEDIARY_STATUSES
+from adacompute.models.connection.relay import ConnectionInterrupted, Relay, RelayedResponse
+from adacompute.models.formats.failures import INTERMEDIARY_STATUSES
 from adacompute.models.model import CallUsage
-from adacompute.models.relay import ConnectionInterrupted, Relay, RelayedResponse
 
 MAX_BUFFERED = 8_000_000
 """Replies up to this size are sent when they are complete: a partial one becomes an error."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from adacompute.gateway.processes.logs import log
-from adacompute.models.circuit_breaker import CircuitBreaker
+from adacompute.models.connection.circuit_breaker import CircuitBreaker
 
 WINDOW, MAX_FAILURES = 10, 8
 """Requests that count, and how many of them may fail."""

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.virtual_model import SampledModel
-from adacompute.models.addresses import Addresses
+from adacompute.models.connection.addresses import Addresses
+from adacompute.models.connection.relay import Relay
+from adacompute.models.connection.retry_budget import RetryBudget
 from adacompute.models.openai import Upstream
-from adacompute.models.relay import Relay
-from adacompute.models.retry_budget import RetryBudget
 
 RETRY_SHARE = 0.2
 """Retries as a share of all calls of a worker."""

@@ -11,16 +11,16 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from adacompute.models.body import (
+from adacompute.models.formats.body import (
     MAX_ELEMENTS,
     count_elements,
     read_elements,
     read_json,
     read_members,
 )
+from adacompute.models.formats.openai_format import content_bytes
+from adacompute.models.formats.stream_events import DONE, EventReader
 from adacompute.models.model import CallUsage, merge_usage, parse_usage
-from adacompute.models.openai_format import content_bytes
-from adacompute.models.stream_events import DONE, EventReader
 
 MAX_DOCUMENT = 8_000_000
 """Bytes of a document, decompressed, whose usage is read."""

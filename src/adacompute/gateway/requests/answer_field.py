@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from adacompute.core.errors import ConfigError
-from adacompute.models.openai_format import MalformedReply, parse_json
+from adacompute.models.formats.openai_format import MalformedReply, parse_json
 
 _POINTER = re.compile(r"(/([^~/]|~[01])*)*")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from adacompute.models.body import INVALID, Body
+from adacompute.models.formats.body import INVALID, Body
 
 _TEXTS = frozenset({"text", "input_text", "output_text"})
 _MESSAGE = "message"

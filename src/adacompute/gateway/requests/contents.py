@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from adacompute.gateway.requests.refusals import Forbidden, show
-from adacompute.models.responses_format import RESPONSES
+from adacompute.models.formats.responses_format import RESPONSES
 
 IMAGE_TOKENS = 50_000
 """Tokens of a prompt that one image is taken to have at most."""

@@ -25,9 +25,9 @@ from adacompute.gateway.requests.fields import (
 )
 from adacompute.gateway.requests.references import check_stored
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden, show
-from adacompute.models.body import DROP, WrongType, check_types
+from adacompute.models.formats.body import DROP, WrongType, check_types
+from adacompute.models.formats.responses_format import RESPONSES
 from adacompute.models.messages import UpstreamKind
-from adacompute.models.responses_format import RESPONSES
 from adacompute.spending.attempts import CallBound
 
 FREE_TIERS = (None, "auto", "default", "flex")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
+from adacompute.models.formats.responses_format import RESPONSES
 from adacompute.models.messages import Capabilities, UpstreamKind
-from adacompute.models.responses_format import RESPONSES
 
 CHAT, COMPLETIONS, EMBEDDINGS = "chat/completions", "completions", "embeddings"
 DESCRIBED = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS)

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from adacompute.gateway.requests.reading import Arrival, ReadRequest, read_request
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.requests.rules import Rules
-from adacompute.models.body import InvalidBody, count_elements
+from adacompute.models.formats.body import InvalidBody, count_elements
 
 LARGE_BYTES, MANY_ELEMENTS = 250_000, 2_000
 """Bodies above this size, or with more brackets, commas and escapes, are read in the process."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from adacompute.models.body import DROP, Body, InvalidBody
-from adacompute.models.openai_format import MalformedReply, parse_json
-from adacompute.models.responses_format import from_chat_usage, without_response_logprobs
-from adacompute.models.stream_events import edit_data
+from adacompute.models.formats.body import DROP, Body, InvalidBody
+from adacompute.models.formats.openai_format import MalformedReply, parse_json
+from adacompute.models.formats.responses_format import from_chat_usage, without_response_logprobs
+from adacompute.models.formats.stream_events import edit_data
 
 KEEP_ALIVE = b": still sampling\n\n"
 """A comment that keeps the connection of a waiting client open."""

@@ -29,9 +29,9 @@ from adacompute.gateway.requests.fields import (
     OPTIONS,
 )
 from adacompute.gateway.requests.refusals import BadRequest
-from adacompute.models.body import INVALID, Body
+from adacompute.models.formats.body import INVALID, Body
+from adacompute.models.formats.responses_format import INCLUDE_LOGPROBS, RESPONSES
 from adacompute.models.messages import Prompt
-from adacompute.models.responses_format import INCLUDE_LOGPROBS, RESPONSES
 
 BUDGET_HEADER = "x-adacompute-budget"
 BUDGET_SEPARATOR = "@"

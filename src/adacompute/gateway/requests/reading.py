@@ -30,8 +30,8 @@ from adacompute.gateway.requests.openai_requests import (
 from adacompute.gateway.requests.references import MARKS, check_stored
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.requests.rules import ClientRules, ModelRules, Rules
-from adacompute.models.body import Body, InvalidBody
-from adacompute.models.responses_format import RESPONSES
+from adacompute.models.formats.body import Body, InvalidBody
+from adacompute.models.formats.responses_format import RESPONSES
 from adacompute.spending.attempts import MAX_TEXT_CHARS, CallBound
 
 MAX_SAMPLES = 64

@@ -12,7 +12,7 @@ from typing import Any
 
 from adacompute.gateway.requests.fields import describe
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
-from adacompute.models.responses_format import RESPONSES
+from adacompute.models.formats.responses_format import RESPONSES
 
 NAMES = frozenset(
     {

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.connection.browser_checks import is_loopback
-from adacompute.models.addresses import check_addresses
+from adacompute.models.connection.addresses import check_addresses
 
 OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
 

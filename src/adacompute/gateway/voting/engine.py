@@ -30,12 +30,12 @@ from adacompute.gateway.voting.decision import Decision, Outcome, QuestionSource
 from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.request_model import RequestModel, Target
 from adacompute.gateway.voting.virtual_model import VirtualModel
-from adacompute.models.body import Body
+from adacompute.models.formats.body import Body
+from adacompute.models.formats.responses_format import RESPONSES
 from adacompute.models.messages import Prompt, Sample
 from adacompute.models.model import CallUsage, Model
 from adacompute.models.openai import Upstream
-from adacompute.models.responses_format import RESPONSES
-from adacompute.policies.arm_settings import edit_request, find_question
+from adacompute.policies.bundles.arm_settings import edit_request, find_question
 from adacompute.sampling.adapters import ScoredModel
 from adacompute.sampling.blocks import question_block_features, question_features
 from adacompute.sampling.grading import LARGE, Grading

@@ -8,7 +8,7 @@ paced apart. Requests that set their own budget are not counted here. It samples
 from __future__ import annotations
 
 from adacompute.gateway.voting.virtual_model import VirtualModel
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.spending.pacing import Pacer, PriceCurve
 from adacompute.spending.shared_pacing import SharedPacer
 

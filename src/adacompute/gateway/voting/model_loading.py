@@ -23,13 +23,13 @@ from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.virtual_model import SampledModel, VirtualModel
 from adacompute.graders.grader import Grader, load_grader
-from adacompute.models.addresses import Addresses
 from adacompute.models.capabilities_cache import cache_path, load_common
+from adacompute.models.connection.addresses import Addresses
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
-from adacompute.policies.bundle import NOT_JUDGED, Bundle, load_bundle
-from adacompute.policies.bundle_checks import check_arms, check_signals, check_verdict
+from adacompute.policies.bundles.bundle import NOT_JUDGED, Bundle, load_bundle
+from adacompute.policies.bundles.bundle_checks import check_arms, check_signals, check_verdict
 from adacompute.sampling.grading import Grading
 from adacompute.spending.token_prices import (
     TokenPriceList,

@@ -24,19 +24,19 @@ from adacompute.gateway.requests.contract import (
 from adacompute.gateway.requests.fields import COMPLETIONS, OPTIONS, chat_length_fields
 from adacompute.gateway.requests.openai_replies import without_logprobs
 from adacompute.gateway.requests.openai_requests import VirtualRequest
-from adacompute.models.body import DROP
 from adacompute.models.calls import CallTracker
+from adacompute.models.connection.relay import Headers, end_to_end_headers
+from adacompute.models.formats.body import DROP
+from adacompute.models.formats.openai_format import (
+    logprob_fields,
+    parse_choices_with_source,
+)
+from adacompute.models.formats.responses_format import INCLUDE_LOGPROBS, RESPONSES
 from adacompute.models.logprobs import TOP_LOGPROBS
 from adacompute.models.messages import Capabilities, Reply, Sample
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.models.openai import ParsedReply, Upstream
-from adacompute.models.openai_format import (
-    logprob_fields,
-    parse_choices_with_source,
-)
-from adacompute.models.relay import Headers, end_to_end_headers
-from adacompute.models.responses_format import INCLUDE_LOGPROBS, RESPONSES
-from adacompute.policies.arm_settings import ArmEdits
+from adacompute.policies.bundles.arm_settings import ArmEdits
 from adacompute.sampling.fan_out import fan_out
 from adacompute.spending.attempts import CallBound, UsageTracker
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from adacompute.graders.grader import Grader
 from adacompute.models.messages import Capabilities
 from adacompute.models.scorer import HttpScorer
-from adacompute.policies.bundle import Bundle
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.spending.token_prices import TokenPriceList
 
 

@@ -36,14 +36,14 @@ from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.decision import Decision, Outcome
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.request_model import RequestModel, at_pointer, write_length
-from adacompute.models.body import DROP
-from adacompute.models.failures import Failure
+from adacompute.models.connection.relay import Relay
+from adacompute.models.formats.body import DROP
+from adacompute.models.formats.failures import Failure
+from adacompute.models.formats.openai_format import MalformedReply, parse_json, parse_samples
+from adacompute.models.formats.responses_format import RESPONSES, to_completion
+from adacompute.models.formats.streams import parse_stream
 from adacompute.models.messages import Sample
 from adacompute.models.model import sum_usage
-from adacompute.models.openai_format import MalformedReply, parse_json, parse_samples
-from adacompute.models.relay import Relay
-from adacompute.models.responses_format import RESPONSES, to_completion
-from adacompute.models.streams import parse_stream
 from adacompute.spending.attempts import CallBound
 from adacompute.spending.meter import CapReached
 

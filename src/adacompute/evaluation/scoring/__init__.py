@@ -1,0 +1,1 @@
+"""Scoring: policies on held-out questions, compared with a baseline, an oracle and today."""

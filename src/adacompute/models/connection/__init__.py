@@ -1,0 +1,1 @@
+"""Connection: requests to servers, with retries, several addresses and circuit breakers."""

@@ -1,0 +1,334 @@
+"""Endpoint: an HTTP address that takes JSON, with retries where they are safe and useful.
+
+Transient failures (a lost connection, a busy server, an incomplete reply) are retried with full
+jitter and the server's Retry-After; others are raised immediately. Every failure is raised as a
+``ModelError`` with the server's message and without the API key. This is the only module that
+imports tenacity. It knows nothing of what is sent, of budgets or of prices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RateLimited, needs_extra
+from adacompute.models.calls import NO_USAGE, CallTracker, StartedCall
+from adacompute.models.connection.addresses import Address, Addresses, as_addresses
+from adacompute.models.connection.http_session import (
+    MAX_REPLY_BYTES,
+    HttpError,
+    SessionOwner,
+    open_json_session,
+    was_sent,
+)
+from adacompute.models.connection.retry_budget import RetryBudget
+from adacompute.models.formats.failures import (
+    Failure,
+    PermanentFailure,
+    TransientFailure,
+    parse_reply,
+)
+from adacompute.models.formats.openai_format import MalformedReply, encode, shorten
+from adacompute.models.messages import RetryPolicy, Timeouts
+from adacompute.models.model import CallUsage
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    import tenacity
+
+T = TypeVar("T")
+Read = Callable[[Any, float], T]
+Parse = Callable[[int, Mapping[str, str], bytes], Any]
+UsageOf = Callable[[Any], CallUsage | None]
+
+OnEvent = Callable[[str, Mapping[str, object]], None]
+"""Called with the name of an event and its fields.
+
+The events are ``retry``, ``retry_refused`` and ``failed``.
+"""
+
+MIN_SECRET_CHARS = 4
+"""Shorter keys are placeholders such as "x": they occur in words and are not redacted."""
+
+
+IS_RUNNING = ": is the server running?"
+
+
+class Unavailable(RateLimited):
+    """A server that failed and said in Retry-After when to try again."""
+
+
+class Endpoint(SessionOwner):
+    """One server, at one address or several; use it as an asynchronous context manager.
+
+    At most `max_connections` requests are in flight; others wait without a time limit. A reply of
+    more than `max_reply_bytes`, decompressed, is a failure that is not retried. `on_event` is
+    called for retries and failures and must return quickly. `tracker` is notified of the attempts
+    of calls that have no tracker of their own. `retry_budget`, which several endpoints may share,
+    limits the retries of all calls together.
+    """
+
+    def __init__(
+        self,
+        base_url: str | Addresses,
+        *,
+        api_key: str | None = None,
+        timeouts: Timeouts | None = None,
+        retries: RetryPolicy | None = None,
+        max_connections: int = 1000,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
+        on_event: OnEvent | None = None,
+        tracker: CallTracker | None = None,
+        retry_budget: RetryBudget | None = None,
+    ) -> None:
+        self.addresses = as_addresses(base_url)
+        self._timeouts = timeouts or Timeouts()
+        self._retries = retries or RetryPolicy()
+        if max_connections < 1:
+            raise ConfigError(f"max_connections must be 1 or more, not {max_connections}")
+        if api_key and not (
+            api_key.isascii() and api_key.isprintable() and api_key.strip() == api_key
+        ):
+            raise ConfigError("the API key has characters that are not allowed in a header")
+        self._api_key = api_key or None
+        self._slots = asyncio.Semaphore(max_connections)
+        self._max_reply_bytes = max_reply_bytes
+        self._on_event = on_event
+        self._tracker = tracker
+        self._retry_budget = retry_budget
+
+    async def __aenter__(self) -> Self:
+        self._session = open_json_session(
+            self._timeouts, self._api_key, max_reply_bytes=self._max_reply_bytes
+        )
+        return self
+
+    @property
+    def base_url(self) -> str:
+        """The address, or all of them, for messages."""
+        return str(self.addresses)
+
+    async def _send(
+        self,
+        path: str,
+        body: Mapping[str, Any] | bytes,
+        read: Read[T],
+        parse: Parse = parse_reply,
+        *,
+        headers: Mapping[str, str] | None = None,
+        tracker: CallTracker | None = None,
+        usage_of: UsageOf = lambda _: None,
+        key: int | None = None,
+    ) -> T:
+        """Send a request, with retries, and return what `read` makes of the parsed reply.
+
+        `tracker` is notified of every attempt; `usage_of` returns the usage that a result reports.
+        `key` decides which of several addresses it goes to, the prompt if there is none. A retry
+        goes to another one. A request on a connection that the server seems to have closed before,
+        or for which there was none while there is another address, is repeated immediately and is
+        no retry.
+        """
+        payload = body if isinstance(body, bytes) else encode(body)
+        tracker, n_attempts = self._find_tracker(tracker), 0
+        key, tried = self.addresses.key_of(payload) if key is None else key, list[Address]()
+
+        async def attempt() -> T:
+            nonlocal n_attempts
+            while True:
+                n_attempts += 1
+                number = n_attempts
+                try:
+                    async with self._slots:
+                        call = await tracker.start(path, payload, number)
+                        address = self.addresses.choose(key, tried)
+                        with track(call), address:
+                            url = _join(address.url, path)
+                            result = await self._attempt(url, payload, read, parse, headers)
+                            call.end(usage_of(result))
+                        address.record_answer()
+                        return result
+                except Failure as failure:
+                    if not self._note(failure, address, tried):
+                        raise
+
+        return await self._with_retries(attempt)
+
+    def _find_tracker(self, tracker: CallTracker | None) -> CallTracker:
+        """Return the tracker of a call: nothing is sent of which no account is kept."""
+        if (found := tracker or self._tracker) is None:
+            raise ConfigError(f"a call to {self.base_url} needs a tracker, which pays for it")
+        return found
+
+    async def _with_retries(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Call `attempt` until it succeeds, fails permanently, or the retries are used up."""
+        if self._retry_budget is not None:
+            self._retry_budget.record_call()
+        try:
+            # The first attempt bypasses tenacity, which costs as much time as parsing a reply.
+            return await attempt()
+        except TransientFailure as failure:
+            first = [failure]
+
+        async def attempt_again() -> T:
+            if first:
+                raise first.pop()
+            return await attempt()
+
+        result: T = await self._make_retrying()(attempt_again)
+        return result
+
+    def _make_retrying(self) -> tenacity.AsyncRetrying:
+        with needs_extra("serve"):
+            import tenacity
+
+        policy = self._retries
+        jitter = tenacity.wait_random_exponential(
+            multiplier=policy.initial_wait_s, max=policy.max_wait_s
+        )
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            failure = _failure(state)
+            if failure.connection_lost and state.attempt_number == 1:
+                return 0.0
+            wait_s = jitter(state)
+            if failure.retry_after_s is None:
+                return wait_s
+            return float(failure.retry_after_s + min(wait_s, policy.initial_wait_s))
+
+        def should_retry(state: tenacity.RetryCallState) -> bool:
+            failure = _failure(state)
+            if not isinstance(failure, TransientFailure):
+                return False
+            if (failure.retry_after_s or 0) > policy.max_wait_s:
+                return False
+            return state.attempt_number >= policy.max_attempts or self._takes_retry(failure)
+
+        def report(state: tenacity.RetryCallState) -> None:
+            fields = {"attempt": state.attempt_number, "wait_s": state.upcoming_sleep}
+            self._report("retry", **fields, cause=self._redact(str(_failure(state))))
+
+        return tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_attempt(policy.max_attempts),
+            wait=wait,
+            retry=should_retry,
+            before_sleep=report,
+            reraise=True,
+        )
+
+    def _takes_retry(self, failure: TransientFailure) -> bool:
+        """Take a retry from the budget; report it if there is none left."""
+        if self._retry_budget is None or self._retry_budget.take():
+            return True
+        self._report("retry_refused", cause=self._redact(str(failure)))
+        return False
+
+    def _note(self, failure: Failure, address: Address, tried: list[Address]) -> bool:
+        """Note where an attempt failed; return whether to repeat it at once, as no retry."""
+        failure.url = address.url
+        if isinstance(failure, TransientFailure) and failure.is_stale:
+            return True
+        tried.append(address)
+        if failure.is_answer:
+            address.record_answer()
+        else:
+            self.addresses.record_failure(address, is_unsent=failure.is_unsent)
+        return failure.is_unsent and self.addresses.has_another(tried)
+
+    async def _attempt(
+        self,
+        url: str,
+        payload: bytes,
+        read: Read[T],
+        parse: Parse,
+        headers: Mapping[str, str] | None,
+    ) -> T:
+        start = time.perf_counter()
+        try:
+            reply = await self._get_session().post(url, payload, headers)
+        except HttpError as error:
+            raise self._to_failure(error) from None
+        latency_s = time.perf_counter() - start
+        document = parse(reply.status, reply.headers, reply.body)
+        try:
+            return read(document, latency_s)
+        except MalformedReply as error:
+            raise TransientFailure(f"cannot be parsed: {error}", may_be_billed=True) from None
+
+    def _to_failure(self, error: HttpError) -> Failure:
+        """Say what a network error means for the request."""
+        failure = self._describe(error)
+        failure.is_unsent, failure.is_answer = error.is_unsent, error.is_of_request
+        return failure
+
+    def _describe(self, error: HttpError) -> Failure:
+        limits = self._timeouts
+        if error.stage == "connect_timeout":
+            cause = f"could not be connected to within {limits.connect_s:g} s"
+            return TransientFailure(cause, ModelTimeout)
+        if error.stage == "timeout" and error.has_begun:
+            # Part of the reply may be billed, so the request is not repeated.
+            pause_s, total_s = limits.first_byte_s, limits.total_s
+            cause = f"began to answer, then was silent for {pause_s:g} s or took {total_s:g} s"
+            return PermanentFailure(cause, ModelTimeout, may_be_billed=True)
+        if error.stage == "timeout":
+            limit_s = min(limits.first_byte_s, limits.total_s)
+            cause = f"did not begin to answer within {limit_s:g} s"
+            return TransientFailure(cause, ModelTimeout, may_be_billed=True)
+        if error.stage in {"too_large", "untrusted"}:
+            is_large = error.stage == "too_large"
+            cause = f"sent {error}" if is_large else f"cannot be trusted: {error}"
+            return PermanentFailure(cause, may_be_billed=is_large)
+        if error.stage == "unreachable":
+            failure = TransientFailure(f"cannot be reached ({error}){IS_RUNNING}")
+            failure.advice = IS_RUNNING
+            return failure
+        return TransientFailure(
+            f"lost the connection: {error.cause} {error}",
+            connection_lost=not error.has_begun,
+            is_stale=error.is_stale,
+            may_be_billed=True,
+        )
+
+    def _to_error(self, failure: Failure) -> ModelError:
+        """Turn a final failure into the error to raise, and report it."""
+        retry_after_s = failure.retry_after_s if isinstance(failure, TransientFailure) else None
+        says_when = retry_after_s is not None and failure.error_type is ModelError
+        error_type = Unavailable if says_when else failure.error_type
+        error = error_type(f"{failure.url or self.base_url} {self._redact(str(failure))}")
+        error.advice = failure.advice
+        if isinstance(error, RateLimited):
+            error.retry_after_s = retry_after_s or 0.0
+        self._report("failed", cause=str(error))
+        return error
+
+    def _redact(self, text: str) -> str:
+        """One line of a server's message, shortened and without the API key."""
+        key = self._api_key or ""
+        return shorten(text.replace(key, "***") if len(key) >= MIN_SECRET_CHARS else text)
+
+    def _report(self, event: str, **fields: object) -> None:
+        if self._on_event is not None:
+            self._on_event(event, fields)
+
+
+def _join(url: str, path: str) -> str:
+    return f"{url}/{path}" if path else url
+
+
+@contextmanager
+def track(call: StartedCall) -> Iterator[None]:
+    """Report the end of an attempt that fails or is cancelled; it is free if it was not sent."""
+    try:
+        yield
+    except BaseException as error:
+        is_free = not was_sent() or (isinstance(error, Failure) and not error.may_be_billed)
+        call.end(NO_USAGE if is_free else None)
+        raise
+
+
+def _failure(state: tenacity.RetryCallState) -> Any:  # noqa: ANN401 - whatever was raised
+    return None if state.outcome is None else state.outcome.exception()

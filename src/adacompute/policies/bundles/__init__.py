@@ -1,0 +1,1 @@
+"""Bundles: policies with everything that their decisions need, as files."""

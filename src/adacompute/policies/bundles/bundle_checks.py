@@ -1,0 +1,44 @@
+"""Bundle checks: which bundles can be used, by their verdict, their arms and their signals.
+
+It does not judge: `calibrate` writes the verdict into the bundle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from adacompute.core.errors import BundleError
+from adacompute.policies.bundles.bundle import ADVISED, NOT_JUDGED, Bundle
+
+
+def check_verdict(bundle: Bundle, budget: float, *, path: str, is_accepted: bool) -> None:
+    """Refuse the bundle at ``path`` if it showed no gain at a budget, unless that is accepted."""
+    verdict = bundle.verdict(budget)
+    if verdict not in (None, *ADVISED, NOT_JUDGED) and not is_accepted:
+        raise BundleError(
+            f"the verdict on {path} at a budget of {budget:g} is {verdict!r}: train and use the "
+            "policy 'mixture', or accept the verdict (--accept-verdict, or accept_verdict in a "
+            "configuration)"
+        )
+
+
+def check_arms(bundle: Bundle, path: str) -> None:
+    """Refuse a policy over several arms that does not say how they are sampled."""
+    policy = bundle.policy
+    if len(policy.arms) > 1 and not bundle.arms:
+        raise BundleError(
+            f"{path} does not say how its arms {', '.join(policy.arms)} are sampled, because their "
+            "samples were imported: collect them with 'adacompute collect --arm …'"
+        )
+
+
+def check_signals(bundle: Bundle, path: str, supplied: Collection[str] = ()) -> None:
+    """Refuse a policy that uses signals beside those that are supplied or come in replies."""
+    confidence = bundle.policy.confidence
+    given = [] if confidence is None else confidence.given
+    if missing := [name for name in given if name not in supplied]:
+        raise BundleError(
+            f"{path} uses {' and '.join(missing)} of each sample, which no server returns: run it "
+            "in Python, where your model gives them (a gateway with a scorer gives a score), or "
+            "fit it with --config evidence=votes"
+        )
