@@ -118,18 +118,19 @@ def test_columns_map_their_names_to_ours(convert: Any, rows: Rows) -> None:
         del row["sample"]
         row["question_id"] = "another id"  # replaced by the mapped column
     samples = ada.read_samples(
-        convert(pa.Table.from_pylist(named)), columns={"id": "question_id", "n": "sample"}
+        convert(pa.Table.from_pylist(named)), columns={"question_id": "id", "sample": "n"}
     )
     assert len(samples) == 24
 
 
 def test_columns_of_a_file_are_mapped(rows: Rows, tmp_path: Path) -> None:
-    table = pa.Table.from_pylist(rows).rename_columns({"question_id": "id"})
+    table = pa.Table.from_pylist(rows).rename_columns({"question_id": "theirs"})
     path = tmp_path / "theirs.parquet"
     pq.write_table(table, path)
-    assert len(ada.read_samples(path, columns={"id": "question_id"})) == 24
-    with pytest.raises(ada.DataError, match="question_id"):
-        ada.read_samples(path)
+    named = ada.read_samples(path, columns={"question_id": "theirs"})
+    assert set(named.question_ids) == {row["question_id"] for row in rows}
+    with pytest.raises(ada.DataError, match="no column 'other'"):
+        ada.read_samples(path, columns={"question_id": "other"})
 
 
 def test_selected_rows_of_a_dataset_are_respected(source: Path) -> None:
@@ -222,7 +223,7 @@ def test_a_missing_file_is_refused() -> None:
 
 def test_unknown_target_of_a_column_is_refused(source: Path) -> None:
     with pytest.raises(ada.ConfigError, match="nonsense"):
-        ada.read_samples(source, columns={"sample": "nonsense"})
+        ada.read_samples(source, columns={"nonsense": "sample"})
 
 
 def test_to_pandas_and_back(small: ada.Samples) -> None:

@@ -177,12 +177,11 @@ INVALID = pa.Array.from_buffers(
     ("columns", "expected"),
     [
         ({"question_id": ...}, "no column 'question_id'"),
-        ({"sample": ...}, "no column 'sample'"),
         ({"correct": ...}, "no column 'correct'"),
         ({"question_id": ["a", None]}, "null in 1 rows"),
         ({"sample": [0, None]}, "null in 1 rows"),
         ({"correct": [True, None]}, "null in 1 rows"),
-        ({"correct": ["yes", "no"]}, "cannot be bool"),
+        ({"correct": ["maybe", "no"]}, "neither true nor false"),
         ({"correct": [0.5, 0.0]}, "0 or 1"),
         ({"correct": [2, 0]}, "0 or 1"),
         ({"correct": [float("nan"), 0.0]}, "0 or 1"),
@@ -195,7 +194,7 @@ INVALID = pa.Array.from_buffers(
         ({"question": INVALID}, "UTF8"),
         ({"question_id": INVALID}, "UTF8"),
         ({"mean_logprob": ["low", "high"]}, "cannot be float"),
-        ({"sample": [0, 0]}, "holds sample 0 of question 'a' 2 times"),
+        ({"sample": [0, 0]}, "sample 0 of question 'a' is there 2 times"),
         ({"correct": [True, True]}, "sample 1 of question 'a' is correct but"),
     ],
 )
@@ -216,7 +215,7 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "twice.parquet"
     names = ["question_id", "sample", "answer", "correct", "answer"]
     pq.write_table(pa.table([*map(pa.array, TWO.values()), pa.array(["x", "y"])], names), path)
-    assert "2 columns named 'answer'" in refusal(path)
+    assert "2 columns are named 'answer'" in refusal(path)
 
 
 def test_a_directory_named_like_a_column_adds_no_column(tmp_path: Path) -> None:
@@ -285,9 +284,17 @@ def test_question_sets_need_an_id_for_every_question(tmp_path: Path) -> None:
     pq.write_table(pa.table({"question_id": ["a", "a"]}), path)
     with pytest.raises(DataError, match="question_id"):
         read_questions(path)
-    pq.write_table(pa.table({"question": ["a"]}), path)
+    pq.write_table(pa.table({"gold": ["a"]}), path)
     with pytest.raises(DataError, match="no column 'question_id'"):
         read_questions(path)
+
+
+def test_questions_without_ids_are_known_by_their_texts(tmp_path: Path) -> None:
+    path = tmp_path / "questions.parquet"
+    pq.write_table(pa.table({"Prompt": ["a?", "b?", "a?"], "label": ["1", "2", "1"]}), path)
+    table = read_questions(path)
+    assert table["question"].to_pylist() == ["a?", "b?"]
+    assert table["gold"].to_pylist() == ["1", "2"]
 
 
 def test_a_file_of_an_older_version_is_rejected(tmp_path: Path) -> None:

@@ -144,18 +144,18 @@ def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"sample": "0"}, "line 2 .* 'sample' is '0', not a number"),
-        ({"sample": 0.5}, "line 2 .* 'sample' is 0.5, not an integer"),
-        ({"sample": 1e99}, "'sample' .* cannot be int32"),
-        ({"correct": 0.5}, "line 2 .* 'correct' is '0.5', neither true nor false"),
-        ({"correct": "yes"}, "line 2 .* 'correct' is 'yes', neither"),
-        ({"answer": ["4"]}, "line 2 .* 'answer' is .*, not a text"),
-        ({"answer": True}, "line 2 .* 'answer' is True, not a text"),
-        ({"question_id": None}, "'question_id' .* is null in 1 rows"),
+        ({"sample": "0"}, "line 2: 'sample' is '0', not a number"),
+        ({"sample": 0.5}, "line 2: 'sample' is 0.5, not an integer"),
+        ({"sample": 1e99}, "'sample' cannot be int32"),
+        ({"correct": 0.5}, "line 2: 'correct' is '0.5', neither true nor false"),
+        ({"correct": "maybe"}, "line 2: 'correct' is 'maybe', neither"),
+        ({"answer": ["4"]}, "line 2: 'answer' is .*, not a text"),
+        ({"answer": True}, "line 2: 'answer' is True, not a text"),
+        ({"question_id": None}, "'question_id' is null in 1 rows"),
         ({"answer": None, "sample": 1}, "has no answer"),
         ({"answer": "", "sample": 1}, "has no answer"),
         ({"answer": " \n", "sample": 1}, "has no answer"),
-        ({}, "sample 0 of question 'q' 2 times"),
+        ({}, "sample 0 of question 'q' is there 2 times"),
     ],
 )
 def test_a_wrong_json_value_is_refused_where_it_stands(
@@ -174,9 +174,9 @@ def test_a_wrong_json_value_is_refused_where_it_stands(
         ("\n\n", "holds no rows"),
         ('{"question_id": "q", "sam', "line 1 .* cannot be read as JSON"),
         ("[1]\n", "line 1 .* JSON object"),
-        ('{"a": 1}\n', "has no column 'question_id'; it has \\['a'\\]"),
+        ('{"a": 1}\n', "no column 'question_id'"),
         ("[" * 100_000, "nested too deeply"),
-        ('{"a": ' + "9" * 5000 + "}", "has no column"),
+        ('{"a": ' + "9" * 5000 + "}", "no column"),
     ],
 )
 def test_damaged_json_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -191,12 +191,12 @@ def test_damaged_json_is_refused(tmp_path: Path, text: str, said: str) -> None:
     [
         ("", "cannot be read as CSV: Empty"),
         ("question_id,sample\n1\n", "cannot be read as CSV: .*Expected 2 columns, got 1"),
-        ("question_id,sample\n1,0\n", "has no column 'correct'"),
-        ("question_id,sample,correct\nq,0,0\nq,x,0\n", "row 2 .* 'sample' is 'x', not a num"),
-        ("question_id,sample,correct\nq,0,no\n", "row 1 .* 'correct' is 'no', neither"),
-        ("question_id,sample,correct\nq,0.5,0\n", "row 1 .* 'sample' is 0.5, .* integer"),
-        ("question_id,sample,correct\nq,,0\n", "'sample' .* is null in 1 rows"),
-        ("question_id,sample,correct,correct\nq,0,0,1\n", "has 2 columns named 'correct'"),
+        ("question_id,sample\n1,0\n", "no column 'correct'"),
+        ("question_id,sample,correct\nq,0,0\nq,x,0\n", "row 2: 'sample' is 'x', not a num"),
+        ("question_id,sample,correct\nq,0,maybe\n", "row 1: 'correct' is 'maybe', neither"),
+        ("question_id,sample,correct\nq,0.5,0\n", "row 1: 'sample' is 0.5, not an integer"),
+        ("question_id,sample,correct\nq,,0\n", "'sample' is null in 1 rows"),
+        ("question_id,sample,correct,correct\nq,0,0,1\n", "2 columns are named 'correct'"),
         ("question_id,sample,correct\n", "holds no samples"),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_grader_that_finds_no_answer_at_all_is_refused(tmp_path: Path) -> None
         "question_id": ["a", "a"],
         "sample": [0, 1],
         "gold": ["1", "1"],
-        "response": ["It is 1", "It is 2"],
+        "said": ["It is 1", "It is 2"],
     }
     pq.write_table(pa.table(rows), tmp_path / "samples.parquet")
     with pytest.raises(DataError, match="completion"):

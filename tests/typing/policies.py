@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import adacompute as ada
 from adacompute import research
 
-samples = ada.read_samples("samples.parquet", grader="numeric", columns={"id": "question_id"})
+samples = ada.read_samples("samples.parquet", grader="numeric", columns={"question_id": "id"})
 assert_type(samples, ada.Samples)
 assert_type(len(samples), int)
 assert_type(samples.n_samples, int)

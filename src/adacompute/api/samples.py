@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -22,12 +22,10 @@ from adacompute.api.tables import Tabular
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import Float32Array, IntArray, KeyArray, UtilityTable
 from adacompute.datasets.example import EXAMPLE, find_example, find_grader, locate_bundle
-from adacompute.datasets.rows import SAMPLE_SCHEMA, finish_samples, read_columns, select_columns
-from adacompute.datasets.sources import read_question_source, resolve_source
-from adacompute.datasets.ungraded import UNGRADED, grade_table
+from adacompute.datasets.sources import resolve_source
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, select_token_prices
 from adacompute.features.text import extract_features
-from adacompute.graders.grader import Grader, grade, load_grader
+from adacompute.graders.grader import Grader, load_grader
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import TokenPrices, parse_token_prices
 from adacompute.stages.import_samples import (
@@ -222,11 +220,11 @@ def read_samples(
     """Read recorded samples from a path, the name ``example``, or a table in memory.
 
     ``grader`` grades samples that have no grades, by their column ``gold`` or by the question set
-    ``gold``; it also extracts answers when a policy runs. ``columns`` maps column names of the
-    source to ours. Budgets are in ``unit``; ``token_prices`` are for money, and ``price_as`` maps
-    models that a file of them does not list to listed ones. Equal answers with different grades are
-    refused unless ``allow_inconsistent_grades`` is set. Without ``pool_answers``, answers of
-    different arms are never equal; a run records that itself.
+    ``gold``; it also extracts answers when a policy runs. ``columns`` maps our names of columns to
+    those of the source, where they cannot be guessed. Budgets are in ``unit``; ``token_prices`` are
+    for money, and ``price_as`` maps models that a file of them does not list to listed ones. Equal
+    answers with different grades are refused unless ``allow_inconsistent_grades`` is set. Without
+    ``pool_answers``, answers of different arms are never equal; a run records that itself.
 
     >>> len(read_samples("example"))
     300
@@ -239,13 +237,13 @@ def read_samples(
     if path is not None:
         if (path / SAMPLES_FILE).is_file():
             return _select_prices(_read_run(Run(path), model, known), token_prices, price_as)
-        table = _read_path(path, judge, gold, columns, pool_answers=pool_answers)
         if path == find_example():  # its policy records how it was collected
             bundle = load_bundle(locate_bundle(Path(EXAMPLE)))
             known |= {"template": bundle.template, "settings": bundle.settings}
-    else:
-        found = _to_arrow(source)
-        table = _grade(found, judge, gold, columns, "the table", pool_answers=pool_answers)
+    found = _to_arrow(source) if path is None else path
+    reference = None if gold is None else str(gold)
+    how: dict[str, Any] = {"columns": columns, "pool_answers": pool_answers}
+    table = read_graded(found, judge, reference, **how).samples
     table = pool_arms(table, judge) if pool_answers else table
     samples = Samples(table, model=model or find_model(table), **known)
     _select_prices(samples, token_prices, price_as)
@@ -267,21 +265,6 @@ def _read_run(run: Run, model: str | None, known: dict[str, Any]) -> Samples:
     return Samples(run.samples(), model=model, data_hash=hash_run(run), **known)
 
 
-def _read_path(
-    path: Path,
-    grader: Grader | None,
-    gold: str | PathLike[str] | None,
-    columns: Mapping[str, str] | None,
-    *,
-    pool_answers: bool,
-) -> Any:  # noqa: ANN401 - pyarrow has no types
-    if columns:
-        found = read_columns(path, UNGRADED, columns)
-        return _grade(found, grader, gold, None, path, pool_answers=pool_answers)
-    known = None if gold is None else str(gold)
-    return read_graded(path, grader, known, pool_answers=pool_answers).samples
-
-
 def _to_arrow(source: object) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return a table in memory as a pyarrow Table."""
     if hasattr(source, "with_format"):
@@ -297,27 +280,6 @@ def _to_arrow(source: object) -> Any:  # noqa: ANN401 - pyarrow has no types
         f"samples cannot be read from a {type(source).__name__}: give a path, a table with "
         "__arrow_c_stream__ (pandas, polars, pyarrow, DuckDB) or a Hugging Face dataset"
     )
-
-
-def _grade(
-    found: Any,  # noqa: ANN401 - pyarrow has no types
-    grader: Grader | None,
-    gold: str | PathLike[str] | None,
-    columns: Mapping[str, str] | None,
-    source: object,
-    *,
-    pool_answers: bool,
-) -> Any:  # noqa: ANN401 - pyarrow has no types
-    """Return tidy samples of a table, graded where they have no grades."""
-    table = select_columns(found, UNGRADED, source, columns)
-    ungraded = table["correct"].null_count == len(table) and len(table) > 0
-    if gold is None and not (ungraded and grader and table["gold"].null_count < len(table)):
-        return finish_samples(select_columns(table, SAMPLE_SCHEMA, source), source)
-    if grader is None:
-        raise ConfigError("gold is given and no grader: pass grader= to compare answers with it")
-    key = None if gold is None else read_question_source(str(gold))
-    grading = partial(grade, grader)
-    return grade_table(table, key, grading, source, pool_answers=pool_answers).samples
 
 
 def _read_prices(

@@ -26,11 +26,13 @@ from adacompute.cli.options import (
     ArmOption,
     Limit,
     NamedPair,
+    Pairs,
     Setting,
     is_given,
     option_key,
     refuse_repeated,
 )
+from adacompute.cli.output import show_guesses
 from adacompute.options.definition import ABOUT, NEEDS, About
 
 LISTS: dict[Any, click.ParamType] = {int: WHOLE_NUMBERS, float: NUMBERS, str: NAMES}  # type: ignore[type-arg]
@@ -55,6 +57,7 @@ def command(
     def wrap(function: Callable[..., None]) -> click.Command:
         @click.pass_context
         def call(ctx: click.Context, /, *, as_json: bool, **given: Any) -> None:  # noqa: ANN401
+            show_guesses()
             own = {option.name: given.pop(option.name) for option in declared}
             function(**given, options=_build(ctx, kind, own), as_json=as_json)
 
@@ -186,6 +189,8 @@ def _make_option(
         known["is_flag"] = True
     elif about.choices:
         known["type"] = click.Choice(about.choices)
+    elif about.is_joined:
+        known["type"] = Pairs(about.metavar or "", about.example or "")
     elif origin is Mapping:
         pair = Limit() if inner[1] is float else NamedPair(about.metavar or "", about.example or "")
         known |= {"type": pair, "multiple": True, "callback": refuse_repeated}

@@ -79,6 +79,17 @@ class NamedPair(click.ParamType):  # type: ignore[type-arg]  # as above
         return name.strip(), text.strip()
 
 
+class Pairs(NamedPair):
+    """Pairs of texts, separated by commas."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ANN401 - as above
+        """Parse ``question=prompt,correct=is_right``."""
+        pairs = [super(Pairs, self).convert(one, param, ctx) for one in value.split(",")]
+        if len(dict(pairs)) < len(pairs):
+            self.fail(f"{value!r} gives one name twice: give every name once", param, ctx)
+        return dict(pairs)
+
+
 def refuse_repeated(
     _: click.Context, param: click.Parameter, pairs: tuple[tuple[str, str], ...]
 ) -> dict[str, str]:
@@ -200,7 +211,7 @@ def _write(value: Any, option: click.Option) -> str | bool | list[Any] | None:  
     if isinstance(option.type, ArmOption) and isinstance(value, list):
         is_valid = all(isinstance(item, str | dict) for item in value)
         return value if is_valid else None
-    if isinstance(value, dict) and option.multiple:
+    if isinstance(value, dict) and (option.multiple or isinstance(option.type, Pairs)):
         value = [f"{name}={amount}" for name, amount in value.items()]
     values = value if isinstance(value, list) else [value]
     if any(isinstance(item, list | dict) or "\0" in str(item) for item in values):
@@ -210,7 +221,8 @@ def _write(value: Any, option: click.Option) -> str | bool | list[Any] | None:  
     texts = [str(item) for item in values]
     if option.multiple:
         return texts
-    return ",".join(texts) if len(texts) == 1 or isinstance(option.type, CommaSeparated) else None
+    is_joined = isinstance(option.type, Pairs | CommaSeparated)
+    return ",".join(texts) if len(texts) == 1 or is_joined else None
 
 
 def _expected(option: click.Option) -> str:

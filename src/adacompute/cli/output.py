@@ -8,6 +8,7 @@ the command line starts quickly. It knows nothing of what is printed.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,6 +68,21 @@ def warn(sentence: str | None) -> None:
     """Print one sentence on standard error, if there is one."""
     if sentence is not None:
         click.echo(f"adacompute: {printable(sentence)}", err=True)
+
+
+class _Guesses(logging.Handler):
+    """Prints on standard error how files are read."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        warn(record.getMessage())
+
+
+def show_guesses() -> None:
+    """Print in one line per file what is guessed of its columns."""
+    logger = logging.getLogger("adacompute.datasets.layout")
+    logger.setLevel(logging.INFO)
+    logger.handlers = [_Guesses()]
 
 
 def print_text(text: str, style: str = "", *, wrap: bool = True) -> None:

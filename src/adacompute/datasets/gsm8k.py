@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from adacompute.core.errors import DataError
-from adacompute.datasets.records import as_text, find_split, read_located
+from adacompute.datasets.records import as_text, find_split, format_of, read_located
 from adacompute.datasets.rows import make_questions
 
 if TYPE_CHECKING:
@@ -22,6 +22,14 @@ MARK = "####"
 """Marker before the final answer of a solution."""
 
 COLUMNS = frozenset({"question", "answer"})
+
+
+def has_solutions(path: Path) -> bool:
+    """Whether the first answer of a file is a solution with a marked final answer."""
+    if format_of(path) == ".csv":
+        return False
+    _, first = next(read_located(path, COLUMNS), ("", {}))
+    return MARK in str(first.get("answer"))
 
 
 def read_gsm8k(path: Path) -> pa.Table:

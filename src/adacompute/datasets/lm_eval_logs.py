@@ -33,8 +33,8 @@ from adacompute.datasets.records import (
     get_in,
     parse_json,
     read_bytes,
-    read_keys,
-    read_records,
+    read_examples,
+    read_located,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,11 @@ class _Task:
 def find_lm_eval_logs(path: Path) -> list[Path]:
     """Find sample logs: the path itself, or those below a directory."""
     files = sorted(path.rglob("samples_*.jsonl")) if path.is_dir() else [path]
-    return [file for file in files if file.suffix == ".jsonl" and read_keys(file) >= _LOG_KEYS]
+    return [
+        file
+        for file in files
+        if file.suffix == ".jsonl" and read_examples(file).keys() >= _LOG_KEYS
+    ]
 
 
 def read_lm_eval_logs(
@@ -90,12 +94,12 @@ def _read_log(path: Path, filter_name: str | None) -> list[Row]:
     task = _read_task(path)
     recipes: dict[str, AnswerRecipe | None] = {}
     rows: list[Row] = []
-    for line, record in read_records(path):
+    for location, record in read_located(path, ()):
         name = as_text(record.get("filter")) or "none"
         if name not in recipes:
             recipes[name] = make_answer_recipe(task.config, name)
         if name == (filter_name or next(iter(recipes))):
-            rows += _rows(f"line {line} of {path}", task, record, recipes[name])
+            rows += _rows(location, task, record, recipes[name])
     if not rows:
         raise DataError(f"{path} has no filter {filter_name!r}; it has {list(recipes)}")
     return rows

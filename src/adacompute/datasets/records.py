@@ -8,9 +8,13 @@ interpret the records.
 from __future__ import annotations
 
 import csv
+import gzip
 import json
-from contextlib import contextmanager
+import zlib
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,11 +25,15 @@ from adacompute.core.memory import check_json, check_memory, check_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
-    from pathlib import Path
 
 
 MAX_LINE_BYTES = 1 << 28
 """Longer lines of JSON are rejected."""
+
+SNIFFED_BYTES = 4096
+
+COMPRESSED = frozenset({".jsonl", ".ndjson", ".csv"})
+"""Files that are also read compressed, with ``.gz`` after their suffix."""
 
 
 class JsonNumber(str):
@@ -38,6 +46,41 @@ _PLAIN = json.JSONDecoder()
 _EXACT = json.JSONDecoder(
     parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=lambda _: None
 )
+
+
+class Problems:
+    """All that is wrong with a source, to be said at once.
+
+    ``names`` are the columns of the source, which are listed if one is missing.
+    """
+
+    MAX_SHOWN = 10
+
+    def __init__(self, source: object) -> None:
+        self.source = source
+        self.names: list[str] = []
+        self._texts: dict[str, str] = {}
+
+    def add(self, text: str, about: str) -> None:
+        """Add a problem, unless there is one about the same column."""
+        self._texts.setdefault(about, text)
+
+    def check(self) -> None:
+        """Raise DataError if there is any problem."""
+        texts = list(self._texts.values())
+        if not texts:
+            return
+        names = ", ".join(self.names)
+        is_missing = any(text.startswith("no column") for text in texts)
+        remedy = (
+            f"; its columns are {names}: name them with --columns OURS=THEIRS (columns= in Python)"
+        )
+        end = remedy if is_missing else ""
+        if len(texts) == 1:
+            raise DataError(f"{self.source}: {texts[0]}{end}")
+        shown = [f"({i}) {text}" for i, text in enumerate(texts[: self.MAX_SHOWN], 1)]
+        shown += [f"and {len(texts) - len(shown)} more"] if len(texts) > len(shown) else []
+        raise DataError(f"{self.source} has {len(texts)} problems: {'; '.join(shown)}{end}")
 
 
 def parse_json(data: bytes, name: str, *, exact: bool = False) -> Any:  # noqa: ANN401 - any JSON
@@ -64,42 +107,70 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def read_records(path: Path, *, exact: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read JSON lines, each with its line number from 1; empty lines are skipped."""
+def read_records(path: Path, *, exact: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read JSON lines or a JSON list, each record with its place; empty lines are skipped."""
     if not path.is_file():
         raise DataError(f"there is no file {path}")
+    read = _read_list if format_of(path) == ".json" else _read_lines
+    for where, record in read(path, exact=exact):
+        if not isinstance(record, dict):
+            raise DataError(f"{where} of {path} is not a JSON object but {str(record)[:50]!r}")
+        yield where, record
+
+
+def _read_list(path: Path, *, exact: bool) -> Iterator[tuple[str, Any]]:
+    document = parse_json(read_bytes(path), str(path), exact=exact)
+    if not isinstance(document, list):
+        raise DataError(f"{path} is not a list of records")
+    yield from ((f"record {number}", record) for number, record in enumerate(document, 1))
+
+
+def _read_lines(path: Path, *, exact: bool) -> Iterator[tuple[str, Any]]:
     try:
-        with path.open("rb") as file:
+        with gzip.open(path) if is_compressed(path) else path.open("rb") as file:
             for number, line in enumerate(iter(partial(file.readline, MAX_LINE_BYTES), b""), 1):
                 if len(line) == MAX_LINE_BYTES:
                     raise DataError(
                         f"line {number} of {path} has {MAX_LINE_BYTES} bytes or more, above the "
                         "limit: is it a file of lines?"
                     )
-                if not line.strip():
-                    continue
-                location = f"line {number} of {path}"
-                record = parse_json(line, location, exact=exact)
-                if not isinstance(record, dict):
-                    raise DataError(f"{location} is not a JSON object but {str(record)[:50]!r}")
-                yield number, record
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+                if line.strip():
+                    where = f"line {number}"
+                    yield where, parse_json(line, f"{where} of {path}", exact=exact)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise DataError(f"{path} cannot be read: {reason}") from None
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether the name of a file of rows says that it is compressed."""
+    return path.suffix.lower() == ".gz" and Path(path.stem).suffix.lower() in COMPRESSED
+
+
+def format_of(path: Path) -> str:
+    """Return the suffix of a file in small letters, without that of a compressed one.
+
+    >>> from pathlib import Path
+    >>> format_of(Path("samples.JSONL.gz"))
+    '.jsonl'
+    """
+    return Path(path.stem if is_compressed(path) else path.name).suffix.lower()
+
+
+def is_json_list(path: Path) -> bool:
+    """Whether a file of JSON begins with a list."""
+    with path.open("rb") as file:
+        return file.read(SNIFFED_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
 
 
 def read_located(path: Path, columns: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Read JSON lines, a JSON list or a Parquet file, each record with its location in words."""
-    if path.suffix.lower() == ".json":
-        document = parse_json(read_bytes(path), str(path))
-        if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
-            raise DataError(f"{path} is not a list of records")
-        yield from ((f"record {i} of {path}", row) for i, row in enumerate(document, 1))
-    elif path.suffix.lower() == ".parquet":
+    if format_of(path) == ".parquet":
         with open_parquet(path) as file:
             rows = read_parquet(file, columns, path).to_pylist()
         yield from ((f"row {i} of {path}", row) for i, row in enumerate(rows, 1))
     else:
-        yield from ((f"line {line} of {path}", row) for line, row in read_records(path))
+        yield from ((f"{where} of {path}", row) for where, row in read_records(path))
 
 
 @contextmanager
@@ -123,22 +194,64 @@ def read_parquet(file: pq.ParquetFile, columns: Collection[str], path: Path) -> 
     return file.read(columns=names)
 
 
-def read_keys(path: Path) -> set[str]:
-    """Return the keys of a file's first record, to recognise its format."""
-    match path.suffix.lower():
+def read_examples(path: Path, n_rows: int = 1) -> dict[str, Any]:
+    """Return the columns of a file, each with a value from its first rows, or None.
+
+    Of a JSON file that is one record, they are its keys. Lists are found in CSV files too; those of
+    a Parquet file are empty.
+    """
+    match format_of(path):
         case ".parquet":
             with open_parquet(path) as file:
-                return set(file.schema_arrow.names)
+                return example_types(file.schema_arrow)
         case ".json":
-            document = parse_json(read_bytes(path), str(path))
-            record = document[0] if isinstance(document, list) and document else document
-            return set(record) if isinstance(record, dict) else set()
+            document = parse_json(read_bytes(path), str(path), exact=True)
+            records = document if isinstance(document, list) else [document]
         case ".jsonl" | ".ndjson":
-            return set(next((record for _, record in read_records(path)), ()))
+            records = [record for _, record in islice(read_records(path, exact=True), n_rows)]
         case ".csv":
-            with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-                return set(next(csv.reader(lines), ()))
-    return set()
+            records = _read_cells(path, n_rows)
+        case _:
+            records = []
+    found: dict[str, Any] = {}
+    for record in records[:n_rows]:
+        for name, value in record.items() if isinstance(record, dict) else ():
+            found[name] = value if found.get(name) is None else found[name]
+    return found
+
+
+def example_types(schema: pa.Schema) -> dict[str, Any]:
+    """Return the columns of a table, those of lists with an empty one."""
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return {one.name: [] if any(is_(one.type) for is_ in lists) else None for one in schema}
+
+
+def _read_cells(path: Path, n_rows: int) -> list[dict[str, Any]]:
+    """Return the first rows of a CSV file, with the lists that cells spell."""
+    opened = gzip.open if is_compressed(path) else open
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as lines:
+            rows = csv.reader(lines)
+            names = next(rows, [])
+            records: list[dict[str, Any]] = [dict.fromkeys(names)]
+            with suppress(csv.Error):
+                for row in islice(rows, n_rows):
+                    cells = zip(names, row, strict=False)
+                    records.append({name: parse_list(cell) or cell or None for name, cell in cells})
+            return records
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as CSV: {first_line(error)}") from None
+
+
+def parse_list(text: str) -> list[Any] | None:
+    """Return the list that a text spells as JSON, with exact numbers; None if it spells none."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        found = _EXACT.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) else None
 
 
 def find_split(path: Path) -> str:

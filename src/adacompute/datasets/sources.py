@@ -18,32 +18,30 @@ import pyarrow.compute as pc
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.competition_math import read_math
 from adacompute.datasets.example import EXAMPLE, find_example
-from adacompute.datasets.gsm8k import read_gsm8k
+from adacompute.datasets.gsm8k import has_solutions, read_gsm8k
 from adacompute.datasets.hub import PREFIX, fetch
 from adacompute.datasets.inspect_logs import find_inspect_logs, read_inspect_logs
 from adacompute.datasets.lm_eval_logs import find_lm_eval_logs, read_lm_eval_logs
-from adacompute.datasets.records import read_keys
+from adacompute.datasets.records import format_of, is_json_list, read_examples
 from adacompute.datasets.rows import QUESTION_SCHEMA, TEXT_READERS, read_questions, read_samples
 from adacompute.datasets.ungraded import find_log_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from adacompute.datasets.log_rows import GradeFunction
 
 SAMPLE_FORMATS = (
-    "tidy samples (.parquet, .jsonl, .ndjson or .csv), a log of Inspect (.eval or .json), a log of "
+    "tidy samples (.parquet, .jsonl, .json or .csv), a log of Inspect (.eval or .json), a log of "
     "lm-evaluation-harness (samples_*.jsonl), a directory of such logs, or 'example'"
 )
 QUESTION_FORMATS = (
-    "tidy questions (.parquet, .jsonl, .ndjson or .csv), GSM8K (.jsonl or .parquet), MATH (a "
-    "directory of JSON files, .jsonl or .parquet), the questions of tidy samples (.jsonl or "
-    ".parquet) or of logs, 'example', or hf:OWNER/NAME on the Hugging Face hub"
+    "tidy questions (.parquet, .jsonl, .json or .csv), GSM8K (.jsonl or .parquet), MATH (a "
+    "directory of JSON files, .jsonl or .parquet), the questions of samples or of logs, 'example', "
+    "or hf:OWNER/NAME on the Hugging Face hub"
 )
 
 _TIDY_SUFFIXES = (".parquet", *TEXT_READERS)
-_SAMPLE_COLUMNS = {"question_id", "sample", "correct"}
-"""Columns that samples have and questions do not."""
 
 
 def read_source(source: str | Path, *, grade: GradeFunction | None = None) -> pa.Table:
@@ -69,26 +67,33 @@ def read_source(source: str | Path, *, grade: GradeFunction | None = None) -> pa
 
 def is_tidy_file(path: Path) -> bool:
     """Whether a path is a file of rows and not an evaluation log."""
-    has_rows = path.is_file() and path.suffix.lower() in _TIDY_SUFFIXES
-    return has_rows and not find_inspect_logs(path) and not find_lm_eval_logs(path)
+    if not path.is_file() or format_of(path) not in _TIDY_SUFFIXES:
+        return False
+    is_rows = format_of(path) != ".json" or is_json_list(path)
+    return is_rows and not _is_evaluation_log(path)
 
 
-def read_question_source(source: str | Path) -> pa.Table:
-    """Read questions with their gold answers, also from samples and logs."""
+def _is_evaluation_log(path: Path) -> bool:
+    return path.suffix == ".eval" or bool(find_inspect_logs(path) or find_lm_eval_logs(path))
+
+
+def read_question_source(source: str | Path, columns: Mapping[str, str] | None = None) -> pa.Table:
+    """Read questions with their gold answers, also from samples and logs.
+
+    ``columns`` maps our names of columns to those of a file of rows.
+    """
     if str(source).startswith(PREFIX):
         source = fetch(str(source))
     path = resolve_source(source)
-    if path.suffix == ".eval" or find_inspect_logs(path) or find_lm_eval_logs(path):
+    if _is_evaluation_log(path):
         return _questions_of(read_source(path, grade=_NoGrades))
-    names = _read_keys(path)
-    if names >= _SAMPLE_COLUMNS:
-        return _questions_of(read_samples(path))
-    if "question_id" in names or path.suffix.lower() == ".csv":
-        return read_questions(path)
-    if "problem" in names:
+    names = set() if columns else _read_names(path)
+    if {"problem", "solution"} <= names and "question_id" not in names:
         return read_math(path)
-    if {"question", "answer"} <= names:
+    if {"question", "answer"} <= names and has_solutions(path):
         return read_gsm8k(path)
+    if is_tidy_file(path):
+        return read_questions(path, columns)
     raise DataError(f"{path} holds no questions in a supported format: {QUESTION_FORMATS}")
 
 
@@ -112,11 +117,11 @@ def resolve_source(source: str | Path) -> Path:
     return path
 
 
-def _read_keys(path: Path) -> set[str]:
-    """Return the keys of a source's first record; of a directory, those of its first JSON file."""
+def _read_names(path: Path) -> set[str]:
+    """Return the columns of a source; of a directory, the keys of its first JSON file."""
     if path.is_dir():
         path = next(iter(sorted(path.rglob("*.json"))), path)
-    return read_keys(path)
+    return set(read_examples(path))
 
 
 def _questions_of(samples: pa.Table) -> pa.Table:

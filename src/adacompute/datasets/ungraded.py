@@ -4,11 +4,12 @@ The gold answers come from a question set, which is matched by question id, by t
 that a log without texts gives a text; or from the samples themselves. Questions without a gold
 answer are left out and counted. The samples of a question are graded together, or those of each arm
 where answers do not pool. The function that grades is an argument. Samples can also be read without
-grades: then equal answers are written alike, and the grades are null.
+gold answers: then equal answers are written alike, and grades that are not there are null.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -16,25 +17,22 @@ import pyarrow as pa
 from adacompute.core.errors import DataError
 from adacompute.core.types import text_id
 from adacompute.datasets.columns import add_signals
-from adacompute.datasets.rows import SAMPLE_SCHEMA, check_samples, finish_samples, read_columns
+from adacompute.datasets.records import Problems
+from adacompute.datasets.rows import (
+    SAMPLE_SCHEMA,
+    UNGRADED,
+    RecordedRows,
+    check_samples,
+    read_rows,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
     from adacompute.datasets.log_rows import GradeFunction, Row
 
 LOG_FILES = "samples-*.parquet"
 """Files with samples in the log of a gateway."""
-
-UNGRADED = SAMPLE_SCHEMA.set(
-    SAMPLE_SCHEMA.get_field_index("correct"), pa.field("correct", pa.bool_(), nullable=True)
-).append(pa.field("decision_id", pa.string()))
-"""Columns of samples that may have no grade."""
-
-
-WITHOUT_GRADES = UNGRADED.remove(UNGRADED.get_field_index("decision_id"))
-"""Columns of samples in a run that has no grades; all of them are null."""
 
 
 class GradedSamples(NamedTuple):
@@ -52,62 +50,70 @@ def find_log_files(path: Path) -> list[Path]:
     return sorted(path.glob(LOG_FILES)) if path.is_dir() else [path]
 
 
-def has_gold_only(path: Path) -> bool:
-    """Whether a file of samples has gold answers but no grades."""
-    return _find_known(path) == {"gold"}
+def read_recorded(
+    source: Path | pa.Table, columns: Mapping[str, str] | None = None
+) -> RecordedRows:
+    """Read samples that may have grades from a file, a table, or the log of a gateway.
+
+    The samples of each question are numbered across the files of a log. A decision that a later
+    file repeats, with more samples, replaces the earlier one.
+    """
+    if isinstance(source, pa.Table) or not source.is_dir():
+        return read_rows(source, UNGRADED, columns)
+    files = find_log_files(source)
+    if not files:
+        raise DataError(
+            f"{source} holds no {LOG_FILES}: a gateway writes them when a log file is full and "
+            "when it stops"
+        )
+    decisions: dict[str, list[Row]] = {}
+    for file in files:
+        rows = read_rows(file, UNGRADED, columns)
+        rows.problems.check()
+        found: dict[str, list[Row]] = {}
+        for row in rows.table.to_pylist():
+            found.setdefault(row["decision_id"] or file.name, []).append(row)
+        decisions |= found
+    questions: dict[str, list[Row]] = {}
+    for row in (row for own in decisions.values() for row in own):
+        samples = questions.setdefault(row["question_id"], [])
+        samples.append({**row, "sample": len(samples)})
+    samples = [row for own in questions.values() for row in own]
+    return rows._replace(table=_make_table(samples, UNGRADED, source), problems=Problems(source))
 
 
-def has_no_grades(path: Path) -> bool:
-    """Whether a file of samples, or the log of a gateway, has neither grades nor gold answers."""
-    files = find_log_files(path)
-    return bool(files) and not any(_find_known(file) for file in files)
+def find_answers(
+    rows: RecordedRows, write_alike: Callable[[Sequence[str | None]], Sequence[str | None]]
+) -> RecordedRows:
+    """Return samples with the answers that a function finds in the texts of a question.
+
+    Grades are kept, but a sample without an answer is not correct.
+    """
+    rows.problems.check()
+    found: list[Row] = []
+    for samples in _group(rows.table.to_pylist(), pool_answers=True):
+        answers = write_alike([row["completion"] or row["answer"] for row in samples])
+        for row, answer in zip(samples, answers, strict=True):
+            correct = row["correct"] and answer is not None
+            found.append({**row, "answer": answer, "correct": correct})
+    return rows._replace(table=_make_table(found, UNGRADED, rows.problems.source))
 
 
-def _find_known(file: Path) -> set[str]:
-    """Return which of the columns gold and correct have any value."""
-    table = read_columns(file, pa.schema([UNGRADED.field("gold"), UNGRADED.field("correct")]))
-    return {name for name in table.column_names if table[name].null_count < len(table)}
-
-
-def read_ungraded(
-    path: Path, key: pa.Table | None, grade: GradeFunction, *, pool_answers: bool = True
+def grade_rows(
+    rows: RecordedRows,
+    key: pa.Table | None,
+    grade: GradeFunction,
+    *,
+    pool_answers: bool = True,
 ) -> GradedSamples:
-    """Read samples and grade them with the gold answers of a question set.
+    """Grade samples with the gold answers of a question set.
 
     Without a question set, the gold answer of a question is the first one in its samples. Without
     ``pool_answers``, the arms of a question are graded apart, each with its own gold answer.
     """
-    rows = [row for samples in _read_questions(path).values() for row in samples]
-    return _grade(_group(rows, pool_answers=pool_answers), key, grade, path)
-
-
-def read_answers(
-    path: Path, write_alike: Callable[[Sequence[str | None]], Sequence[str | None]] | None
-) -> GradedSamples:
-    """Read samples without grades; ``write_alike`` finds the answers in the texts of a question.
-
-    Without it, the recorded answers are compared as they are.
-    """
-    rows: list[Row] = []
-    for samples in _read_questions(path).values():
-        answers = [row["answer"] for row in samples]
-        if write_alike is not None:
-            answers = list(write_alike([row["completion"] or row["answer"] for row in samples]))
-        for row, answer in zip(samples, answers, strict=True):
-            rows.append({**row, "answer": answer, "correct": None})
-    return GradedSamples(finish_samples(_make_table(rows, WITHOUT_GRADES, path), path))
-
-
-def grade_table(
-    table: pa.Table,
-    key: pa.Table | None,
-    grade: GradeFunction,
-    source: object,
-    *,
-    pool_answers: bool = True,
-) -> GradedSamples:
-    """Grade a table with the columns of `UNGRADED`, as `read_ungraded` grades a file."""
-    return _grade(_group(table.to_pylist(), pool_answers=pool_answers), key, grade, source)
+    rows.problems.check()
+    groups = _group(rows.table.to_pylist(), pool_answers=pool_answers)
+    return _grade(groups, key, grade, rows.problems.source)
 
 
 def _group(rows: Sequence[Row], *, pool_answers: bool) -> list[list[Row]]:
@@ -159,32 +165,3 @@ def _index(key: pa.Table) -> dict[str, Row]:
         names = (row["question_id"], row["question"], text_id(row["question"] or ""))
         known.update({name: row for name in names if name and row["gold"] is not None})
     return known
-
-
-def _read_questions(path: Path) -> dict[str, list[Row]]:
-    """Read the samples of each question; those of a log are numbered across its files."""
-    files = find_log_files(path)
-    if not files:
-        raise DataError(
-            f"{path} holds no {LOG_FILES}: a gateway writes them when a log file is full and when "
-            "it stops"
-        )
-    questions: dict[str, list[Row]] = {}
-    for row in _read_decisions(files):
-        questions.setdefault(row["question_id"], []).append(row)
-    if path.is_dir():
-        for samples in questions.values():
-            for number, row in enumerate(samples):
-                row["sample"] = number
-    return questions
-
-
-def _read_decisions(files: Sequence[Path]) -> list[Row]:
-    """Read rows; a decision that a later file repeats, with more samples, replaces the earlier."""
-    decisions: dict[str, list[Row]] = {}
-    for file in files:
-        found: dict[str, list[Row]] = {}
-        for row in read_columns(file, UNGRADED).to_pylist():
-            found.setdefault(row["decision_id"] or file.name, []).append(row)
-        decisions |= found
-    return [row for rows in decisions.values() for row in rows]

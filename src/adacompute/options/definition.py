@@ -30,7 +30,8 @@ class About:
     """How an option is written on the command line, and what it means.
 
     ``name`` is its name there, if it is another one than that of the field. ``is_repeated`` means
-    that a list of texts is given by repeating the option instead of by commas.
+    that a list of texts is given by repeating the option instead of by commas, and ``is_joined``
+    that pairs are given in one value, separated by commas.
     """
 
     help: str
@@ -40,6 +41,7 @@ class About:
     choices: tuple[str, ...] = ()
     env: str | None = None
     is_repeated: bool = False
+    is_joined: bool = False
 
 
 def option(

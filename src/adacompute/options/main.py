@@ -11,6 +11,7 @@ from adacompute.core.errors import ConfigError
 from adacompute.options.definition import group, option
 from adacompute.options.shared import (
     GRADERS,
+    ColumnOptions,
     ConfidenceOptions,
     CostOptions,
     EvidenceOptions,
@@ -44,6 +45,7 @@ class FitOptions(
     EvidenceOptions,
     NameOptions,
     GoldOptions,
+    ColumnOptions,
     ConfidenceOptions,
     SeedOptions,
 ):
@@ -57,6 +59,7 @@ class FitOptions(
         "budget",
         "out",
         "grader",
+        "columns",
         "unit",
         "token_prices",
         "arms",

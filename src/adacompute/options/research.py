@@ -11,6 +11,7 @@ from adacompute.options.definition import option
 from adacompute.options.shared import (
     DEFAULT_LEVELS,
     GRADERS,
+    ColumnOptions,
     ConfidenceOptions,
     CostOptions,
     EvidenceOptions,
@@ -25,13 +26,13 @@ from adacompute.options.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportOptions(NameOptions, GoldOptions):
+class ImportOptions(NameOptions, GoldOptions, ColumnOptions):
     """Import recorded samples into a run: a file, logs or 'example'.
 
     adacompute research import samples.csv --run run
     """
 
-    OPTIONS: ClassVar = ("arms", "gold", "grader")
+    OPTIONS: ClassVar = ("arms", "columns", "gold", "grader")
 
     arms: Mapping[str, str | Path] | None = option(
         "Samples of one arm, instead of SOURCE; may be repeated.",

@@ -97,6 +97,19 @@ class ScoringOptions(CostOptions, FeatureOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColumnOptions:
+    """How a file is read."""
+
+    columns: Mapping[str, str] | None = option(
+        "Columns with other names than ours (default: guessed).",
+        None,
+        metavar="OURS=THEIRS,…",
+        example="question=prompt,correct=is_right",
+        is_joined=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class GoldOptions:
     """Reference answers."""
 

@@ -17,8 +17,7 @@ import pyarrow as pa
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.example import find_grader
-from adacompute.datasets.records import read_keys
-from adacompute.datasets.rows import SAMPLE_SCHEMA, check_samples
+from adacompute.datasets.rows import SAMPLE_SCHEMA, RecordedRows, check_samples, finish_samples
 from adacompute.datasets.sources import (
     is_tidy_file,
     read_question_source,
@@ -27,11 +26,10 @@ from adacompute.datasets.sources import (
 )
 from adacompute.datasets.ungraded import (
     GradedSamples,
+    find_answers,
     find_log_files,
-    has_gold_only,
-    has_no_grades,
-    read_answers,
-    read_ungraded,
+    grade_rows,
+    read_recorded,
 )
 from adacompute.graders.grader import Grader, canonicalise, grade, load_grader
 from adacompute.options.definition import takes
@@ -72,13 +70,14 @@ def import_samples(
         grader = find_grader(sources[None])
     loaded = load_grader(grader) if grader else None
     # Hashed before they are read: a gateway may log more in the meantime.
-    hashes = {name: _hash_source(path, loaded, gold) for name, path in sources.items()}
-    may = {"pool_answers": pool_answers, "allow_ungraded": allow_ungraded}
-    graded = read_arms(sources, loaded, gold, **may)
+    hashes = {name: _hash_source(path) for name, path in sources.items()}
+    own: dict[str, Any] = {"columns": options.columns, "pool_answers": pool_answers}
+    graded = read_arms(sources, loaded, gold, allow_ungraded=allow_ungraded, **own)
     gold_hash = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
     arguments: dict[str, Any] = {"model": model, "grader": grader, "gold": gold_hash}
     arguments["source"] = hashes if arms else hashes[None]
     arguments |= {} if pool_answers else {"pool_answers": False}
+    arguments |= {"columns": dict(options.columns)} if options.columns else {}
     finished = store.find_finished("import", arguments, {})
     if finished:
         return finished.result
@@ -110,31 +109,9 @@ def _resolve_sources(
     return {name: resolve_source(Path(path)) for name, path in (arms or {}).items()}
 
 
-def _has_no_grades(sources: Mapping[str | None, Path]) -> bool:
-    """Whether there is one source, a file of samples or a gateway's log, without any grades."""
-    path = sources.get(None)
-    if path is None:
-        return False
-    return (is_tidy_file(path) or path.is_dir()) and has_no_grades(path)
-
-
-def _read_without_grades(source: Path, grader: Grader | None) -> GradedSamples:
-    """Read samples that have no grades; a grader writes equal answers alike."""
-    check_format(source)
-    columns = sorted(read_keys(source)) if source.is_file() else []
-    if similar := [name for name in columns if GRADES_IN_NAME in name.lower()]:
-        raise DataError(
-            f"{source} has no grades in a column 'correct', but a column {similar[0]!r}: rename it "
-            "to 'correct', or remove it if these are no grades"
-        )
-    graded = read_answers(source, None if grader is None else partial(canonicalise, grader))
-    return GradedSamples(pool_arms(graded.samples, grader))
-
-
-def _hash_source(source: Path, grader: Grader | None, gold: str | None) -> str:
-    if _has_grades(source, grader, gold):
-        return hash_path(source)
-    return "+".join(map(hash_path, find_log_files(source)))
+def _hash_source(source: Path) -> str:
+    """Return the hash of a source; of a gateway's log, only of its files with samples."""
+    return "+".join(map(hash_path, find_log_files(source) or [source]))
 
 
 def _check_run(store: Run, table: pa.Table, *, pool_answers: bool) -> None:
@@ -201,8 +178,8 @@ def check_parsed(recorded: SampleSet) -> None:
     answer = recorded.answers.answer
     if len(answer) and not (answer != UNPARSED).any():
         raise DataError(
-            f"none of {len(answer)} samples has an answer: is the column of the texts named "
-            "'completion', or that of the answers 'answer', and does the grader fit them?"
+            f"none of {len(answer)} samples has an answer: does the grader fit them, and is the "
+            "column of their texts read (--columns completion=COLUMN or answer=COLUMN)?"
         )
 
 
@@ -225,20 +202,20 @@ def read_arms(
     grader: Grader | None,
     gold: str | None,
     *,
+    columns: Mapping[str, str] | None = None,
     pool_answers: bool = True,
     allow_ungraded: bool = False,
 ) -> GradedSamples:
     """Read the samples of each arm into one table, graded where they have no grades.
 
     The source of None keeps the arms that it records. Where answers pool, a grader writes equal
-    answers of several arms alike. With ``allow_ungraded``, one source may have no grades.
+    answers of several arms alike. With ``allow_ungraded``, samples may have no grades.
     """
-    if allow_ungraded and gold is None and _has_no_grades(sources):
-        return _read_without_grades(sources[None], grader)
     tables: list[pa.Table] = []
     excluded: dict[str, int] | None = None
+    own: dict[str, Any] = {"columns": columns, "pool_answers": pool_answers}
     for name, path in sources.items():
-        graded = read_graded(path, grader, gold, pool_answers=pool_answers)
+        graded = read_graded(path, grader, gold, allow_ungraded=allow_ungraded, **own)
         tables.append(graded.samples if name is None else _set_arm(graded.samples, name))
         if graded.excluded is not None:
             excluded = {} if excluded is None else excluded
@@ -247,7 +224,7 @@ def read_arms(
     table = tables[0]
     if None not in sources:
         table = check_samples(
-            pa.concat_tables(tables, promote_options="default"),
+            pa.concat_tables(tables, promote_options="permissive"),
             " and ".join(map(str, sources.values())),
         )
     return GradedSamples(pool_arms(table, grader) if pool_answers else table, excluded)
@@ -291,27 +268,66 @@ def pool_arms(table: pa.Table, grader: Grader | None) -> pa.Table:
 
 
 def read_graded(
-    source: Path, grader: Grader | None, gold: str | None, *, pool_answers: bool = True
+    source: Path | pa.Table,
+    grader: Grader | None,
+    gold: str | None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    pool_answers: bool = True,
+    allow_ungraded: bool = False,
 ) -> GradedSamples:
     """Read samples and grade those without grades; count what the question set excludes.
 
     ``gold`` names a question set. Without it, samples are graded by their own reference answers.
     """
     grading = None if grader is None else partial(grade, grader)
-    if _has_grades(source, grader, gold):
-        return GradedSamples(read_source(source, grade=grading))
-    if grading is None:
-        raise ConfigError(
-            "reference answers need a grader to compare answers with them: pass grader= or --grader"
+    if isinstance(source, Path):
+        is_log = source.is_dir() and bool(gold or find_log_files(source))
+        if not is_log and not is_tidy_file(source):
+            return GradedSamples(read_source(source, grade=grading))
+        check_format(source)
+    rows = read_recorded(source, columns)
+    has_grades, has_gold = (
+        rows.table[name].null_count < len(rows.table) for name in ("correct", "gold")
+    )
+    if gold is not None or (has_gold and not has_grades and grading is not None):
+        if grading is None:
+            raise ConfigError(
+                "reference answers need a grader to compare answers with them: pass grader= or "
+                "--grader"
+            )
+        key = None if gold is None else read_question_source(gold)
+        return grade_rows(rows, key, grading, pool_answers=pool_answers)
+    may_lack_grades = allow_ungraded and not has_gold
+    if not has_grades and may_lack_grades:
+        _check_similar(rows)
+    if not has_grades or rows.table["answer"].null_count == len(rows.table):
+        rows = _find_answers(rows, grader)
+    return GradedSamples(finish_samples(rows, may_lack_grades=may_lack_grades))
+
+
+def _find_answers(rows: RecordedRows, grader: Grader | None) -> RecordedRows:
+    """Return samples with the answers that the grader finds in their texts."""
+    if grader is not None:
+        return find_answers(rows, partial(canonicalise, grader))
+    table = rows.table
+    if table["answer"].null_count == len(table) > table["completion"].null_count:
+        rows.problems.add(
+            "there are completions and no answers: give --grader (grader=), such as numeric, to "
+            "find the answers in them, or --columns answer=COLUMN if they are answers",
+            "answer",
         )
-    check_format(source)
-    reference = None if gold is None else read_question_source(gold)
-    return read_ungraded(source, reference, grading, pool_answers=pool_answers)
+    return rows
 
 
-def _has_grades(source: Path, grader: Grader | None, gold: str | None) -> bool:
-    """Return whether samples have grades, or are logs that are graded as they are read."""
-    return gold is None and not (grader and is_tidy_file(source) and has_gold_only(source))
+def _check_similar(rows: RecordedRows) -> None:
+    """Refuse samples without grades that have another column whose name says that it holds some."""
+    if similar := [name for name in sorted(rows.problems.names) if GRADES_IN_NAME in name.lower()]:
+        raise DataError(
+            f"{rows.problems.source} has no grades in a column 'correct', but a column "
+            f"{similar[0]!r}: give --columns correct={similar[0]} (columns= in Python), or remove "
+            "it if these are no grades"
+        )
 
 
 def find_model(table: pa.Table) -> str | None:
