@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.scoring.verdict import judge
-from adacompute.stages.arms import list_arms
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.import_samples import import_samples
+from adacompute.stages.research.arms import list_arms
+from adacompute.stages.research.import_samples import import_samples
 from benchmarks.evidence import print_rows
 from benchmarks.holm import TWO_SIDED, adjust, p_value_of_loss
 from reproduction.registered_rivals import register_rivals

@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 
 import adacompute as ada
 from adacompute.batch.calls import BatchArm
-from adacompute.batch.expected_spend import expect_spend
 from adacompute.batch.job import BatchJob, BatchSettings
 from adacompute.batch.passes import Span
-from adacompute.batch.planning import make_plan, prepare_batch
+from adacompute.batch.planning.expected_spend import expect_spend
+from adacompute.batch.planning.local import make_plan, prepare_batch
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import open_questions
 from adacompute.graders.grader import load_grader

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from adacompute.batch import spool
-from adacompute.batch.cost_curves import cell_costs
-from adacompute.batch.plan import plan_at_total
-from adacompute.core.oracle import solve
+from adacompute.batch.planning import spool
+from adacompute.batch.planning.cost_curves import cell_costs
+from adacompute.batch.planning.plan import plan_at_total
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import FloatArray, IntArray, KeyArray, UtilityTable, hash_text
 from adacompute.datasets.example import locate_bundle
 from adacompute.features.text import extract_features

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.batch.ray_cluster import SETTINGS, connect
+from adacompute.batch.ray.cluster import SETTINGS, connect
 from adacompute.core.types import UtilityTable, make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.features.text import extract_features

@@ -26,10 +26,10 @@ from pathlib import Path
 
 import aiohttp
 
-from adacompute.batch.expected_spend import ExpectedSpend
+from adacompute.batch.planning.expected_spend import ExpectedSpend
 from adacompute.batch.progress import Progress
-from adacompute.batch.ray_cluster import SETTINGS, connect
-from adacompute.batch.ray_sampling import RayBatch, sample_on_ray
+from adacompute.batch.ray.cluster import SETTINGS, connect
+from adacompute.batch.ray.sampling import RayBatch, sample_on_ray
 from adacompute.batch.servers import Servers
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream

@@ -53,8 +53,8 @@ from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundl
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
-from adacompute.spending.accounts import CapAccount
-from adacompute.spending.peers import CAPS, RECOVERY, Recovery
+from adacompute.spending.caps.accounts import CapAccount
+from adacompute.spending.caps.peers import CAPS, RECOVERY, Recovery
 from adacompute.spending.registers import Reading, RegisterError
 from adacompute.storage.calls import FILES, read_calls
 from benchmarks.gateway_workers import GatewayWorker, start_workers

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.datasets.rows import SAMPLE_SCHEMA
-from adacompute.stages.estimate_blocks import COLUMNS
+from adacompute.stages.research.estimate_blocks import COLUMNS
 from adacompute.storage.store import SAMPLES, Run
 
 N_SAMPLES, N_ANSWERS = 16, 8

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from adacompute.datasets.sources import read_source
 from adacompute.policies.confidence import LIKELIHOODS
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.import_samples import import_samples
+from adacompute.stages.research.import_samples import import_samples
 from reproduction.registered_rivals import RIVALS, register_rivals
 
 DATA = Path(os.environ.get("ADACOMPUTE_DATA", "../shared/data")) / "samples"

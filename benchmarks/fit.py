@@ -16,8 +16,8 @@ import numpy as np
 
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
+from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run
 
 LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)

@@ -32,8 +32,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from openai import AsyncOpenAI
 
+from adacompute.core.allocation.oracle import frontier
 from adacompute.core.answers import Answers
-from adacompute.core.oracle import frontier
 from adacompute.core.types import FloatArray, UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.graders.grader import load_grader

@@ -19,11 +19,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from adacompute.spending.counters import Counter
-from adacompute.spending.meter import Meter
+from adacompute.spending.caps.counters import Counter
+from adacompute.spending.caps.meter import Meter
+from adacompute.spending.caps.replica_file import ReplicaFile
 from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register
-from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
 from test_support.memory_register import MemoryRegister
 from test_support.redis_server import serve_redis

@@ -25,8 +25,8 @@ from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.scoring.held_out import HeldOutCurve, score_held_out
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool, read_recorded, resolve_budgets
+from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run
 from benchmarks.arms import DATA, import_set
 from benchmarks.arms import SETS as ARM_SETS

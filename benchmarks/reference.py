@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.import_samples import import_samples
+from adacompute.stages.research.import_samples import import_samples
 
 BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
 LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)

@@ -33,8 +33,8 @@ from adacompute.evaluation.scoring.held_out import measure_difference
 from adacompute.evaluation.scoring.oracles import cross_fitted_oracle
 from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.scoring.scores import oracle_point
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
+from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:

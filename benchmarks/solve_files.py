@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute import UtilityTable, solve
-from adacompute.stages.solve_files import BLOCK_ROWS, solve_files
+from adacompute.stages.research.solve_files import BLOCK_ROWS, solve_files
 
 COST = (1.0, 2.0, 4.0, 8.0, 16.0)
 BUDGET = 3.0

@@ -30,8 +30,8 @@ from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.spending.token_prices import TokenPrices
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
+from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run, encode_samples
 
 if TYPE_CHECKING:

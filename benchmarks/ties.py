@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.answers import UNPARSED, order_samples
-from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
 from adacompute.policies.episode import FIRST_SEEN, TIE_BREAKS
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
+from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run, SampleSet, encode_samples
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.core.oracle import frontier
+from adacompute.core.allocation.oracle import frontier
 from adacompute.core.types import UtilityTable, hash_keys
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adacompute.core.oracle import frontier, solve
+from adacompute.core.allocation.oracle import frontier, solve
 from adacompute.core.types import FloatArray, IntArray, UtilityTable
 from adacompute.evaluation.pool import assign_folds
 from adacompute.evaluation.scoring.oracles import cross_fitted_oracle

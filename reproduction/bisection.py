@@ -10,8 +10,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from adacompute.core.cutoff import choose, infeasible
-from adacompute.core.oracle import dual, mix_split
+from adacompute.core.allocation.cutoff import choose, infeasible
+from adacompute.core.allocation.oracle import dual, mix_split
 from adacompute.core.types import Allocation, FloatArray, Split, UtilityTable, sum_cost
 
 MAX_BISECTED_PRICE = 5.0

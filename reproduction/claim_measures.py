@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adacompute.core.cutoff import choose
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import FloatArray, UtilityTable
 from adacompute.policies.learners import fit_classifier
 from adacompute.policies.router import max_regret

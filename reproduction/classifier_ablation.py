@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.errors import DataError
-from adacompute.core.oracle import solve
 from adacompute.core.types import (
     BoolArray,
     Float32Array,

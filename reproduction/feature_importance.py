@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import Float32Array, FloatArray, IntArray
 from adacompute.features.text import FEATURES
 from adacompute.policies.learners import boost, fit_classifier, tree_settings

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adacompute.core.cutoff import choose
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import FloatArray, IntArray, UtilityTable
 from reproduction.bisection import Trace, bisect
 from reproduction.run_data import (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import (
     Allocation,
     BoolArray,

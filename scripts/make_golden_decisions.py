@@ -35,7 +35,7 @@ from adacompute.evaluation.factories import only_arms
 from adacompute.gateway.settings.config import make_config
 from adacompute.models.templates import Template
 from adacompute.policies.bundles.bundle import load_bundle
-from adacompute.stages.replay import decide_again, replay_log, request_prices
+from adacompute.stages.research.replay import decide_again, replay_log, request_prices
 from adacompute.storage.decisions import read_decisions
 from reproduction.registered_rivals import ARM_RIVALS, RIVALS
 from test_support import decision_paths, gateways, scripted

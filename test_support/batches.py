@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from adacompute.batch.calls import BatchArm
 from adacompute.batch.job import BatchJob, BatchSettings
 from adacompute.batch.passes import Span
-from adacompute.batch.plan import CostCurve
+from adacompute.batch.planning.plan import CostCurve
 from adacompute.batch.progress import Progress
 from adacompute.batch.questions import open_questions
 from adacompute.core.types import make_levels

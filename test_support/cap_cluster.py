@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from adacompute.spending.counters import Counter
-from adacompute.spending.meter import CapReached, Meter
-from adacompute.spending.replica_file import ReplicaFile
+from adacompute.spending.caps.counters import Counter
+from adacompute.spending.caps.meter import CapReached, Meter
+from adacompute.spending.caps.replica_file import ReplicaFile
 from test_support.memory_register import EMPTY, MemoryRegister
 
 STARTED_AT = 1_795_000_000.0

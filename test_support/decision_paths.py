@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 from adacompute.batch.calls import BatchArm
 from adacompute.batch.job import BatchJob, BatchSettings
 from adacompute.batch.passes import Span
-from adacompute.batch.plan import CostCurve
-from adacompute.batch.plan_output import write_first_actions
-from adacompute.batch.planning import make_plan, prepare_batch
+from adacompute.batch.planning.local import make_plan, prepare_batch
+from adacompute.batch.planning.plan import CostCurve
+from adacompute.batch.planning.plan_output import write_first_actions
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionSource, open_questions
 from adacompute.evaluation.experiment import FittedPolicy, PolicyFactory

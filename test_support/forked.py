@@ -179,7 +179,7 @@ def main() -> None:
     import adacompute.stages.collect  # noqa: F401
 
     if "ray" in sys.argv[1:]:
-        from adacompute.batch.ray_cluster import SETTINGS
+        from adacompute.batch.ray.cluster import SETTINGS
 
         os.environ |= SETTINGS
         import ray.data  # noqa: F401

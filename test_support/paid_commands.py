@@ -68,7 +68,7 @@ def _start_ray(folder: Path) -> Iterator[tuple[str, int]]:
     (folder / "site" / "sitecustomize.py").write_text(SITE)
     paths = os.pathsep.join([str(folder / "site"), *filter(None, sys.path)])
     code = (
-        "import sys; from adacompute.batch.ray_cluster import connect\n"
+        "import sys; from adacompute.batch.ray.cluster import connect\n"
         "with connect(n_cpus=2):\n"
         "    import ray\n"
         "    print(ray.get_runtime_context().gcs_address, file=sys.__stdout__, flush=True)\n"

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.gateway.settings.config import make_config
-from adacompute.stages.estimate import estimate_run
+from adacompute.stages.research.estimate import estimate_run
 from adacompute.testing.fake_openai import serve_fake
 from adacompute.testing.llama import missing_requirement
 from scripts.make_samples import SEED

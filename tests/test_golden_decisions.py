@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adacompute.batch import plan_output, stream
-from adacompute.batch.first_actions import find_first_actions
-from adacompute.batch.plan import CostCurve
+from adacompute.batch import stream
+from adacompute.batch.planning import plan_output
+from adacompute.batch.planning.first_actions import find_first_actions
+from adacompute.batch.planning.plan import CostCurve
 from adacompute.core.errors import DataError
 from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.replay import Replay, ReplayResult
@@ -29,7 +30,7 @@ from adacompute.gateway.voting.engine import Engine
 from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.sampling import loop, session
 from adacompute.sampling.blocks import QuestionProgress
-from adacompute.stages import calibrate as calibrate_stage
+from adacompute.stages.research import calibrate as calibrate_stage
 from scripts import make_golden_decisions as script
 from test_support import golden_sets
 from test_support.decision_paths import MEASURED, serve_deciding

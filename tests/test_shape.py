@@ -146,3 +146,9 @@ def test_small_modules_that_one_module_uses_are_part_of_it() -> None:
             users = [one for one, found in imports.items() if module in found]
             small |= {module} if len(users) == 1 else set()
     assert small == SMALL
+
+
+def test_no_folder_has_more_modules_than_one_can_see() -> None:
+    folders = [path.parent for path in PACKAGE.rglob("__init__.py")]
+    counts = {one.relative_to(PACKAGE): len(list(one.glob("*.py"))) - 1 for one in folders}
+    assert {folder: n for folder, n in counts.items() if n > MAX_MODULES} == {}

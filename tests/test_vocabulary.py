@@ -91,12 +91,18 @@ JSON_KEYS = {
     "operating_level": ("arm", ""),
     "shared": ("samples_per_call", ""),
     "deciding_s": ("decision_s", ""),
-    "decided": ("samples_used", "gateway storage stages/replay.py"),
-    "wanted": ("samples_planned", "gateway storage stages/replay.py"),
+    "decided": ("samples_used", "gateway storage stages/research/replay.py"),
+    "wanted": ("samples_planned", "gateway storage stages/research/replay.py"),
     "seconds": ("latency_s", "gateway storage"),
     "source": ("question_source", "gateway storage/decisions.py"),
-    "low": ("accuracy_low or gain_low", "evaluation stages/calibrate.py stages/contests.py cli"),
-    "high": ("accuracy_high or gain_high", "evaluation stages/calibrate.py stages/contests.py cli"),
+    "low": (
+        "accuracy_low or gain_low",
+        "evaluation stages/research/calibrate.py stages/contests.py cli",
+    ),
+    "high": (
+        "accuracy_high or gain_high",
+        "evaluation stages/research/calibrate.py stages/contests.py cli",
+    ),
     "level": ("difficulty", "datasets"),
 }
 """Keys of JSON documents, logs and tables: as text in the source, below the folders named."""
@@ -227,8 +233,8 @@ RATE = re.compile(
 
 EXCEPTIONS = {
     "src/adacompute/datasets/competition_math.py": {"level"},  # a column of the source
-    "src/adacompute/datasets/inspect_logs.py": {"level"},  # metadata of the logs
-    "src/adacompute/datasets/lm_eval_logs.py": {"level"},  # as above
+    "src/adacompute/datasets/logs/inspect_logs.py": {"level"},  # metadata of the logs
+    "src/adacompute/datasets/logs/lm_eval_logs.py": {"level"},  # as above
     "src/adacompute/datasets/layout.py": {"level", "operating_level"},  # public files
     "src/adacompute/datasets/rows.py": {"operating_level", "shared"},  # old files
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.errors import InfeasibleBudget
-from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, UtilityTable
 from reproduction.bisection import bisect
 

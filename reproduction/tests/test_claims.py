@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adacompute.core.cutoff import choose
+from adacompute.core.allocation.cutoff import choose
 from adacompute.core.types import FloatArray
 from adacompute.evaluation.pool import Pool
 from reproduction.ablations import Efficiency

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adacompute.core.allocation.oracle import frontier
 from adacompute.core.answers import Answers
-from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable
 from adacompute.evaluation.pool import Pool
 from adacompute.policies.learners import CLASSIFIERS

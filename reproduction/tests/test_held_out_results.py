@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adacompute.core.cutoff import choose
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.allocation.oracle import solve
 from adacompute.evaluation.pool import Pool
 from adacompute.features.draft import SURPRISE, DraftUncertainty
 from adacompute.features.text import FEATURES

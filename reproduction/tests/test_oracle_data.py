@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adacompute.core.cutoff import choose
-from adacompute.core.oracle import frontier, solve
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.allocation.oracle import frontier, solve
 from adacompute.core.types import UtilityTable
 from adacompute.evaluation.pool import Pool
 from reproduction.archetypes import (

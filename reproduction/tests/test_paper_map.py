@@ -79,7 +79,7 @@ def find_names(path: Path) -> set[str]:
 
 
 def defines(function: str) -> bool:
-    """Whether a function or class, such as ``core/oracle.solve``, exists."""
+    """Whether a function or class, such as ``core/allocation/oracle.solve``, exists."""
     module, _, name = function.partition(".")
     folder = ROOT if module.startswith("reproduction/") else PACKAGE
     tree = ast.parse((folder / f"{module}.py").read_text())

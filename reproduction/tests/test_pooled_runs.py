@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from adacompute.core.cutoff import choose
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.allocation.oracle import solve
 from adacompute.evaluation.pool import Pool
 from adacompute.policies.learners import CLASSIFIERS
 from adacompute.report.plot_style import to_svg

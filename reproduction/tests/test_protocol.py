@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adacompute.core.cutoff import choose
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.errors import DataError, InfeasibleBudget
-from adacompute.core.oracle import solve
 from adacompute.core.types import make_levels
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.policies.price_schedule import PriceSchedule

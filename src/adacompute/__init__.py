@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from adacompute.api.samples import Samples, read_samples
     from adacompute.api.scores import Scores, evaluate
     from adacompute.api.serving import create_app
+    from adacompute.core.allocation.oracle import solve
     from adacompute.core.errors import (
         AdaComputeError,
         BundleError,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
         RateLimited,
         RequestRejected,
     )
-    from adacompute.core.oracle import solve
     from adacompute.core.types import UtilityTable, make_levels
     from adacompute.evaluation.registry import register_policy
     from adacompute.graders.grader import Grader, load_grader
@@ -111,7 +111,7 @@ _MODULES = {
     "api.serving": "create_app",
     "core.errors": "AdaComputeError BundleError ConfigError DataError GraderError InfeasibleBudget"
     " MissingExtra ModelError ModelTimeout NotFittedError RateLimited RequestRejected",
-    "core.oracle": "solve",
+    "core.allocation.oracle": "solve",
     "core.types": "UtilityTable make_levels",
     "evaluation.registry": "register_policy",
     "graders.grader": "Grader load_grader",

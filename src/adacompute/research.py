@@ -13,9 +13,9 @@ from adacompute.api.estimators import (
     SequentialVotes,
     ValueRouter,
 )
+from adacompute.core.allocation.limits import solve_limits
+from adacompute.core.allocation.oracle import Frontier, dual, frontier
 from adacompute.core.answers import Answers
-from adacompute.core.limits import solve_limits
-from adacompute.core.oracle import Frontier, dual, frontier
 from adacompute.core.types import Allocation, Level, Split
 from adacompute.core.utility import Estimate, estimate
 from adacompute.evaluation.experiment import FittedPolicy

@@ -11,10 +11,10 @@ import pytest
 import adacompute as ada
 from adacompute import research
 from adacompute.api.estimators import ESTIMATORS
-from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.import_samples import import_samples
-from adacompute.stages.train import train_run
+from adacompute.stages.research.calibrate import calibrate_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.train import train_run
 
 LEVELS = (1, 2, 4, 8)
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from adacompute.batch.calls import BatchArm
 from adacompute.batch.job import BatchJob
-from adacompute.batch.plan import CostCurve
+from adacompute.batch.planning.plan import CostCurve
 from adacompute.batch.progress import Progress
 from adacompute.models.messages import Settings
 from adacompute.models.openai import Upstream

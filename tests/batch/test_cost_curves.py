@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from adacompute.batch.cost_curves import (
+from adacompute.batch.planning.cost_curves import (
     cell_costs,
     frontier_curve,
     has_cell_costs,

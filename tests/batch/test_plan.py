@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.batch.plan import ClassCosts, CostCurve, plan_at_total
+from adacompute.batch.planning.plan import ClassCosts, CostCurve, plan_at_total
 from adacompute.core.errors import ConfigError, InfeasibleBudget
 
 CURVE = CostCurve(np.array([0.4, 0.1, 0.05, 0.01]), np.array([1.0, 2.0, 2.0, 5.0]))

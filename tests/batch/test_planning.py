@@ -13,18 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adacompute.batch import planning, spool
-from adacompute.batch.cost_curves import cell_costs, frontier_curve, router_curve
-from adacompute.batch.expected_spend import expect_spend
-from adacompute.batch.plan import BatchPlan, plan_at_total
-from adacompute.batch.plan_output import ActionFiles, write_first_actions
-from adacompute.batch.planning import PlanProgress, make_plan, prepare_batch
-from adacompute.batch.preparation import Preparation
+from adacompute.batch.planning import local as planning
+from adacompute.batch.planning import spool
+from adacompute.batch.planning.cost_curves import cell_costs, frontier_curve, router_curve
+from adacompute.batch.planning.expected_spend import expect_spend
+from adacompute.batch.planning.local import PlanProgress, make_plan, prepare_batch
+from adacompute.batch.planning.plan import BatchPlan, plan_at_total
+from adacompute.batch.planning.plan_output import ActionFiles, write_first_actions
+from adacompute.batch.planning.preparation import Preparation
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionSource, open_questions
-from adacompute.core.cutoff import EVERYTHING
+from adacompute.core.allocation.cutoff import EVERYTHING
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.errors import ConfigError, InfeasibleBudget
-from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable, hash_text
 from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.episode import Episode

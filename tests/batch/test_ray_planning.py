@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from adacompute.batch import spool
-from adacompute.batch.plan_output import write_first_actions
-from adacompute.batch.planning import PlanProgress, find_work, make_plan, prepare_batch
+from adacompute.batch.planning import spool
+from adacompute.batch.planning.local import PlanProgress, find_work, make_plan, prepare_batch
+from adacompute.batch.planning.plan_output import write_first_actions
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import open_questions
-from adacompute.batch.ray_cluster import SETTINGS, START_TRIES, connect, map_tasks
-from adacompute.batch.ray_planning import prepare_on_ray, write_on_ray
+from adacompute.batch.ray.cluster import SETTINGS, START_TRIES, connect, map_tasks
+from adacompute.batch.ray.planning import prepare_on_ray, write_on_ray
 from adacompute.core.errors import AdaComputeError, DataError
 from adacompute.policies.bundles.bundle import Bundle
 

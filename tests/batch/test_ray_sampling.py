@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adacompute.batch import ray_sampling
 from adacompute.batch.calls import BatchArm
-from adacompute.batch.expected_spend import ExpectedSpend
 from adacompute.batch.job import BatchSettings
+from adacompute.batch.planning.expected_spend import ExpectedSpend
 from adacompute.batch.questions import open_questions
-from adacompute.batch.ray_cluster import SETTINGS, connect
-from adacompute.batch.ray_sampling import RayBatch, sample_on_ray
+from adacompute.batch.ray import sampling as ray_sampling
+from adacompute.batch.ray.cluster import SETTINGS, connect
+from adacompute.batch.ray.sampling import RayBatch, sample_on_ray
 from adacompute.batch.servers import Servers
 from adacompute.core.errors import ConfigError
 from adacompute.models.messages import Capabilities, Settings

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.batch.passes import Span
-from adacompute.batch.rounds import MAX_ROUNDS, Partition, Rounds, find_partition, share_left
+from adacompute.batch.ray.rounds import MAX_ROUNDS, Partition, Rounds, find_partition, share_left
 from adacompute.core.errors import ConfigError
 from adacompute.graders.grader import load_grader
 from adacompute.models.openai import Upstream

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.cli import main as cli
-from adacompute.stages import estimate as estimate_stage
-from adacompute.stages.import_samples import import_samples
-from adacompute.stages.train import train_run
+from adacompute.stages.research import estimate as estimate_stage
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.train import train_run
 
 Rows = list[dict[str, Any]]
 

@@ -20,8 +20,8 @@ from adacompute.options.research import (
     SolveOptions,
     TrainOptions,
 )
-from adacompute.stages.calibrate import calibrate_run
-from adacompute.stages.solve import solve_run
+from adacompute.stages.research.calibrate import calibrate_run
+from adacompute.stages.research.solve import solve_run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from adacompute.stages import estimate as estimate_stage
+from adacompute.stages.research import estimate as estimate_stage
 from adacompute.storage import store
 
 Rows = list[dict[str, Any]]

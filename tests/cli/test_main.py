@@ -19,9 +19,9 @@ import adacompute
 from adacompute.cli import main as cli
 from adacompute.cli.options import Setting, option_key
 from adacompute.features.text import FEATURE_SETS
-from adacompute.spending.replica import set_cap_spent
+from adacompute.spending.caps.replica import set_cap_spent
 from adacompute.spending.sqlite_register import SqliteRegister
-from adacompute.stages import estimate as estimate_stage
+from adacompute.stages.research import estimate as estimate_stage
 from adacompute.storage.calls import CallFile
 from adacompute.storage.decisions import DecisionLog
 

@@ -12,8 +12,8 @@ import pytest
 from adacompute.cli import results
 from adacompute.cli.calibration_output import _expected_cost, print_calibration
 from adacompute.cli.live import _print_caps
-from adacompute.stages import estimate as estimate_stage
-from adacompute.stages.import_samples import import_samples
+from adacompute.stages.research import estimate as estimate_stage
+from adacompute.stages.research.import_samples import import_samples
 
 Rows = list[dict[str, Any]]
 Call = Callable[..., Any]

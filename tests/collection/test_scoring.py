@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
-from adacompute.stages.estimate import estimate_run
+from adacompute.stages.research.estimate import estimate_run
 from adacompute.testing.fake_answers import fake_score
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 

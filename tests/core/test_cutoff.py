@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from adacompute.core.cutoff import (
+from adacompute.core.allocation.cutoff import (
     EVERYTHING,
     NOTHING,
     Bracket,
@@ -22,10 +22,10 @@ from adacompute.core.cutoff import (
     locate_cutoff,
     scan,
 )
+from adacompute.core.allocation.oracle import solve
+from adacompute.core.allocation.upgrades import envelope
 from adacompute.core.errors import InfeasibleBudget
-from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable, hash_keys, sum_cost
-from adacompute.core.upgrades import envelope
 
 BudgetAt: TypeAlias = Callable[[UtilityTable, float], float]
 
@@ -152,7 +152,7 @@ def test_brackets_are_ordered_by_ratio_then_tie_then_step() -> None:
 def test_samples_have_about_the_given_size(monkeypatch: pytest.MonkeyPatch) -> None:
     key = np.arange(200_000, dtype=np.uint64)
     assert is_sampled(key[:1000], 1000).all()
-    monkeypatch.setattr("adacompute.core.cutoff.SAMPLE_SIZE", 10_000)
+    monkeypatch.setattr("adacompute.core.allocation.cutoff.SAMPLE_SIZE", 10_000)
     chosen = is_sampled(key, len(key))
     assert 9_500 < chosen.sum() < 10_500
     assert (is_sampled(key[500:900], len(key)) == chosen[500:900]).all()

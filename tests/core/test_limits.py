@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 
-from adacompute.core import limits as module
+from adacompute.core.allocation import limits as module
+from adacompute.core.allocation.limits import solve_limits
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
-from adacompute.core.limits import solve_limits
-from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
-from adacompute.core import oracle
-from adacompute.core.cutoff import choose
+from adacompute.core.allocation import oracle
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.allocation.oracle import dual, frontier, solve
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
-from adacompute.core.oracle import dual, frontier, solve
 from adacompute.core.types import Allocation, FloatArray, IntArray, UtilityTable
 
 if TYPE_CHECKING:

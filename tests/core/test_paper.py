@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.allocation.oracle import dual, frontier, solve
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.core.cutoff import choose
-from adacompute.core.oracle import dual, frontier, solve
 from adacompute.core.types import FloatArray, IntArray, UtilityTable
 from adacompute.core.utility import estimate
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.core.cutoff import choose
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.allocation.oracle import solve
+from adacompute.core.allocation.upgrades import envelope
 from adacompute.core.errors import DataError
-from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable, hash_keys
-from adacompute.core.upgrades import envelope
 
 tables = st.from_type(UtilityTable)
 shares = st.one_of(st.floats(0, 1.2), st.integers(0, 12).map(lambda n: n / 12))

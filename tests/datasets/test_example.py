@@ -19,8 +19,8 @@ from adacompute.datasets.example import (
 from adacompute.datasets.rows import read_samples
 from adacompute.datasets.sources import read_question_source, read_source, resolve_source
 from adacompute.policies.bundles.bundle import load_bundle
-from adacompute.stages.grade import grade_run
-from adacompute.stages.import_samples import import_samples
+from adacompute.stages.research.grade import grade_run
+from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import encode_samples
 from scripts.make_samples import N_QUESTIONS, N_SAMPLES, SEED
 from test_support.arithmetic import CLASSES, generate_problems

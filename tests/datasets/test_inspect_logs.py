@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import DataError
-from adacompute.datasets import eval_files
-from adacompute.datasets.inspect_logs import find_inspect_logs, read_inspect_logs
+from adacompute.datasets.logs import eval_files
+from adacompute.datasets.logs.inspect_logs import find_inspect_logs, read_inspect_logs
 from adacompute.datasets.rows import SAMPLE_SCHEMA
 from adacompute.graders.grader import grade
 from adacompute.graders.numeric import NumericGrader

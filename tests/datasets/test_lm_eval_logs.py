@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import DataError
-from adacompute.datasets.harness import AnswerRecipe, make_answer_recipe
-from adacompute.datasets.lm_eval_logs import find_lm_eval_logs, read_lm_eval_logs
+from adacompute.datasets.logs.harness import AnswerRecipe, make_answer_recipe
+from adacompute.datasets.logs.lm_eval_logs import find_lm_eval_logs, read_lm_eval_logs
 from adacompute.datasets.rows import SAMPLE_SCHEMA
 from adacompute.graders.grader import grade
 from adacompute.graders.numeric import NumericGrader

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import ConfigError, DataError, MissingExtra
-from adacompute.datasets.inspect_logs import read_inspect_logs
-from adacompute.datasets.lm_eval_logs import read_lm_eval_logs
+from adacompute.datasets.logs.inspect_logs import read_inspect_logs
+from adacompute.datasets.logs.lm_eval_logs import read_lm_eval_logs
 from adacompute.datasets.rows import QUESTION_SCHEMA
 from adacompute.datasets.sources import choose_questions, read_question_source, read_source
 from adacompute.graders.grader import grade

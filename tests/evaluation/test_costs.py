@@ -13,12 +13,12 @@ from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.costs import CostModel, call_costs, level_costs, sample_costs
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
-from adacompute.stages.calibrate import calibrate_run
-from adacompute.stages.estimate import estimate_run
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.inputs import read_pool
-from adacompute.stages.solve import solve_run
-from adacompute.stages.train import train_run
+from adacompute.stages.research.calibrate import calibrate_run
+from adacompute.stages.research.estimate import estimate_run
+from adacompute.stages.research.solve import solve_run
+from adacompute.stages.research.train import train_run
 from adacompute.storage.store import Run, SampleSet, encode_samples
 
 Rows = list[dict[str, Any]]

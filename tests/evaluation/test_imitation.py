@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from adacompute.core.cutoff import choose
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import IntArray, UtilityTable
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import make_router

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import UtilityTable
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scoring.oracles import (

@@ -27,8 +27,8 @@ from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundl
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
-from adacompute.spending.counters import Charge
-from adacompute.spending.meter import CapReached
+from adacompute.spending.caps.counters import Charge
+from adacompute.spending.caps.meter import CapReached
 from adacompute.stages.caps import list_caps
 from adacompute.storage.decisions import read_decisions
 from adacompute.testing.fake_openai import serve_fake

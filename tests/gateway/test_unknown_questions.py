@@ -20,7 +20,7 @@ from adacompute.gateway.accounting import account
 from adacompute.gateway.settings.config import make_config
 from adacompute.policies.bundles.bundle import Bundle, load_bundle
 from adacompute.sampling.session import ParsedAnswer, Session
-from adacompute.stages.replay import decide_again, replay_log
+from adacompute.stages.research.replay import decide_again, replay_log
 from adacompute.storage.decisions import read_decisions
 from adacompute.testing.fake_openai import serve_fake
 from test_support import gateways

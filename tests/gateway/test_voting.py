@@ -47,7 +47,7 @@ from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import FixedRule
 from adacompute.sampling.blocks import question_features
-from adacompute.stages.replay import decide_again, replay_log
+from adacompute.stages.research.replay import decide_again, replay_log
 from adacompute.storage.decisions import DecisionLog, read_decisions
 from test_support import gateways, scripted
 from test_support.scripted import ScriptedReply, ScriptedServer

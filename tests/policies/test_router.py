@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import Float32Array, FloatArray, IntArray, UtilityTable, make_levels
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule

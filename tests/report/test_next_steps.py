@@ -14,8 +14,8 @@ from adacompute.cli.main import cli
 from adacompute.evaluation.scoring.savings import DECIDED, POLICY, WEIGHTED
 from adacompute.options.shared import TodayOptions
 from adacompute.report import commands
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import REPORT, report_run
+from adacompute.stages.research.import_samples import import_samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_results")]
 BUILD = ["train", "calibrate", "serve"]

@@ -25,8 +25,8 @@ from adacompute.report.page import render
 from adacompute.report.wording import clean_text
 from adacompute.stages import report as reports
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
+from adacompute.stages.research.import_samples import import_samples
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")

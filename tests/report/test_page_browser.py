@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from adacompute.options.shared import TodayOptions
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
+from adacompute.stages.research.import_samples import import_samples
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")

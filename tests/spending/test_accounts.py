@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import DataError
-from adacompute.spending.accounts import (
+from adacompute.spending.caps.accounts import (
     CEILING_CALLS,
     CEILING_SHARE,
     COPY_S,

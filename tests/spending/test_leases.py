@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from adacompute.spending.accounts import CapAccount, Entry, LeaseReply, LeaseRequest, exchange
-from adacompute.spending.counters import Counter
-from adacompute.spending.leases import FIRST_CALLS, LEASE_S, Lease
-from adacompute.spending.replica_file import ReplicaFile
+from adacompute.spending.caps.accounts import CapAccount, Entry, LeaseReply, LeaseRequest, exchange
+from adacompute.spending.caps.counters import Counter
+from adacompute.spending.caps.leases import FIRST_CALLS, LEASE_S, Lease
+from adacompute.spending.caps.replica_file import ReplicaFile
 
 LIMIT = 100_000
 COUNTER = Counter("a", "tokens", LIMIT)

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from adacompute.spending.accounts import COPY_S, CapAccount
-from adacompute.spending.counters import Counter
-from adacompute.spending.leases import LEASE_S, SEND_S
-from adacompute.spending.meter import START_S, WAIT_S, CapReached, Meter, Reservation
-from adacompute.spending.peers import CAPS, RECOVERY, RECOVERY_S, REPLICAS
+from adacompute.spending.caps.accounts import COPY_S, CapAccount
+from adacompute.spending.caps.counters import Counter
+from adacompute.spending.caps.leases import LEASE_S, SEND_S
+from adacompute.spending.caps.meter import START_S, WAIT_S, CapReached, Meter, Reservation
+from adacompute.spending.caps.peers import CAPS, RECOVERY, RECOVERY_S, REPLICAS
+from adacompute.spending.caps.replica_file import ReplicaFile
 from adacompute.spending.registers import Reading, Register, RegisterError
-from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
 from test_support.memory_register import EMPTY, MemoryRegister
 from test_support.simulated_time import run_simulated, simulated
@@ -209,10 +209,10 @@ async def test_an_overrun_is_logged_unless_something_else_is_wanted(
 CALLER = """
 import asyncio, sys
 from pathlib import Path
-from adacompute.spending.counters import Counter
-from adacompute.spending.meter import Meter
+from adacompute.spending.caps.counters import Counter
+from adacompute.spending.caps.meter import Meter
 from adacompute.spending.sqlite_register import SqliteRegister
-from adacompute.spending.replica_file import ReplicaFile
+from adacompute.spending.caps.replica_file import ReplicaFile
 
 async def main():
     folder = Path(sys.argv[1])
@@ -616,7 +616,7 @@ async def test_retry_after_is_the_end_of_the_period_once_the_cap_is_spent(tmp_pa
 async def test_rows_of_periods_that_ended_are_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.spending.meter.DAY_S", 1000.0)
+    monkeypatch.setattr("adacompute.spending.caps.meter.DAY_S", 1000.0)
     register, counter = FaultyRegister(), samples("day 1", 10, ends_at=STARTED_AT + 600)
     async with metering(register, tmp_path) as meter:
         (await take(meter, counter, 4)).settle({"samples": 3})

@@ -18,13 +18,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from adacompute.spending.accounts import COPY_S, CapAccount
-from adacompute.spending.counters import Counter
-from adacompute.spending.leases import LEASE_S
-from adacompute.spending.meter import CapReached, Meter, Reservation
-from adacompute.spending.peers import CAPS, RECOVERY_S
+from adacompute.spending.caps.accounts import COPY_S, CapAccount
+from adacompute.spending.caps.counters import Counter
+from adacompute.spending.caps.leases import LEASE_S
+from adacompute.spending.caps.meter import CapReached, Meter, Reservation
+from adacompute.spending.caps.peers import CAPS, RECOVERY_S
+from adacompute.spending.caps.replica_file import ReplicaFile
 from adacompute.spending.registers import Changes, Reading, RegisterError
-from adacompute.spending.replica_file import ReplicaFile
 from test_support.memory_register import MemoryRegister
 from test_support.simulated_time import SimulatedLoop
 

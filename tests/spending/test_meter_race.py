@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from adacompute.spending.accounts import CapAccount
-from adacompute.spending.counters import Counter
-from adacompute.spending.meter import CapReached, Meter
-from adacompute.spending.peers import CAPS
+from adacompute.spending.caps.accounts import CapAccount
+from adacompute.spending.caps.counters import Counter
+from adacompute.spending.caps.meter import CapReached, Meter
+from adacompute.spending.caps.peers import CAPS
+from adacompute.spending.caps.replica_file import ReplicaFile
 from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register, update
-from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
 from test_support.memory_register import MemoryRegister
 

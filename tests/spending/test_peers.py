@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from adacompute.core.errors import DataError
-from adacompute.spending.accounts import (
+from adacompute.spending.caps.accounts import (
     CEILING_SHARE,
     COPY_S,
     CapAccount,
@@ -18,7 +18,7 @@ from adacompute.spending.accounts import (
     LeaseRequest,
     exchange,
 )
-from adacompute.spending.peers import (
+from adacompute.spending.caps.peers import (
     ANNOUNCE_S,
     CAPS,
     KEEP_S,

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.spending.accounts import Entry
-from adacompute.spending.counters import MAX_LIMIT, MAX_NAME_BYTES, Counter
-from adacompute.spending.replica_file import MIN_ROWS, ROW_BYTES, ReplicaFile
+from adacompute.spending.caps.accounts import Entry
+from adacompute.spending.caps.counters import MAX_LIMIT, MAX_NAME_BYTES, Counter
+from adacompute.spending.caps.replica_file import MIN_ROWS, ROW_BYTES, ReplicaFile
 
 WRITER = """
 import sys, time
 from pathlib import Path
-from adacompute.spending.counters import Counter
-from adacompute.spending.replica_file import ReplicaFile
+from adacompute.spending.caps.counters import Counter
+from adacompute.spending.caps.replica_file import ReplicaFile
 
 file = ReplicaFile.open(Path(sys.argv[1]))
 row = file.add(Counter("a", "tokens", 100, 50.5))
@@ -99,7 +99,7 @@ def test_a_second_crash_before_the_register_answered_changes_nothing(tmp_path: P
 def test_a_file_that_is_used_is_not_opened_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.spending.replica_file.MAX_FILES", 2)
+    monkeypatch.setattr("adacompute.spending.caps.replica_file.MAX_FILES", 2)
     with opened(tmp_path) as first, opened(tmp_path) as second:
         assert (first.path.name, second.path.name) == ("replica-0", "replica-1")
         assert first.replica != second.replica
@@ -198,8 +198,8 @@ def test_copies_that_cannot_be_read_are_dropped(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from pathlib import Path
-from adacompute.spending.counters import Counter
-from adacompute.spending.replica_file import ReplicaFile
+from adacompute.spending.caps.counters import Counter
+from adacompute.spending.caps.replica_file import ReplicaFile
 
 file = ReplicaFile.open(Path(sys.argv[1]))
 row = file.add(Counter("a", "tokens", 100))

@@ -16,11 +16,11 @@ from click.testing import CliRunner
 
 from adacompute.cli.main import cli
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.stages.arms import level_name, list_arms, mark_efficient
-from adacompute.stages.estimate import estimate_run
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
-from adacompute.stages.solve import solve_run
+from adacompute.stages.research.arms import level_name, list_arms, mark_efficient
+from adacompute.stages.research.estimate import estimate_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.solve import solve_run
 
 DATA = Path(__file__).parents[2] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
 ARMS = DATA / "samples" / "arms"

@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adacompute.core.errors import AdaComputeError
-from adacompute.stages.estimate import estimate_run
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.grade import grade_run
-from adacompute.stages.import_samples import import_samples
-from adacompute.stages.solve import solve_run
-from adacompute.stages.train import train_run
+from adacompute.stages.research.estimate import estimate_run
+from adacompute.stages.research.grade import grade_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.solve import solve_run
+from adacompute.stages.research.train import train_run
 
 Rows = list[dict[str, Any]]
 

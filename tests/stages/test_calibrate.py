@@ -17,10 +17,10 @@ from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.evaluation.pool import Pool
 from adacompute.options.shared import TodayOptions
 from adacompute.policies.bundles.bundle import load_bundle
-from adacompute.stages import calibrate as calibrations
-from adacompute.stages.calibrate import calibrate_run
-from adacompute.stages.import_samples import import_samples
-from adacompute.stages.train import train_run
+from adacompute.stages.research import calibrate as calibrations
+from adacompute.stages.research.calibrate import calibrate_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.train import train_run
 
 Rows = list[dict[str, Any]]
 

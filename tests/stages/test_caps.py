@@ -11,12 +11,12 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.gateway.accounting.caps import find_period
-from adacompute.spending.accounts import CapAccount, Entry
-from adacompute.spending.counters import Charge, Counter
-from adacompute.spending.meter import CapReached, Meter
-from adacompute.spending.peers import CAPS, RECOVERY, REPLICAS, Presence, Recovery
+from adacompute.spending.caps.accounts import CapAccount, Entry
+from adacompute.spending.caps.counters import Charge, Counter
+from adacompute.spending.caps.meter import CapReached, Meter
+from adacompute.spending.caps.peers import CAPS, RECOVERY, REPLICAS, Presence, Recovery
+from adacompute.spending.caps.replica_file import ReplicaFile
 from adacompute.spending.registers import update
-from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
 from adacompute.spending.token_prices import NANO
 from adacompute.stages.caps import list_caps

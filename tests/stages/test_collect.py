@@ -26,7 +26,7 @@ from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import NANO
 from adacompute.stages.inputs import read_pool
 from adacompute.stages.probe import probe_run
-from adacompute.stages.train import train_run
+from adacompute.stages.research.train import train_run
 from adacompute.storage.paid_samples import LOST, PaidTotals, read_payments, sum_payments
 from adacompute.storage.store import Run
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.stages.estimate import estimate_run
-from adacompute.stages.grade import grade_run
+from adacompute.stages.research.estimate import estimate_run
+from adacompute.stages.research.grade import grade_run
 
 Rows = list[dict[str, Any]]
 

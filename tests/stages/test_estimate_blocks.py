@@ -12,12 +12,13 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.example import find_example
-from adacompute.stages import estimate_blocks, inputs
-from adacompute.stages.estimate import estimate_run
+from adacompute.stages import inputs
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.grade import grade_run
-from adacompute.stages.import_samples import import_samples
-from adacompute.stages.train import train_run
+from adacompute.stages.research import estimate_blocks
+from adacompute.stages.research.estimate import estimate_run
+from adacompute.stages.research.grade import grade_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.train import train_run
 from adacompute.storage import sample_blocks
 from adacompute.storage.sample_blocks import read_sample_blocks, read_subsample
 from adacompute.storage.store import Run, encode_samples

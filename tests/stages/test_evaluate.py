@@ -25,9 +25,9 @@ from adacompute.evaluation.registry import list_policies
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages import evaluate
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.grade import grade_run
-from adacompute.stages.import_samples import import_samples
-from adacompute.stages.train import train_run
+from adacompute.stages.research.grade import grade_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.train import train_run
 
 Rows = list[dict[str, Any]]
 

@@ -20,10 +20,10 @@ from adacompute.models.messages import Settings
 from adacompute.options.shared import SamplingOptions
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.policies.bundles.bundle_files import find_digest
-from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.fit import fit_run
-from adacompute.stages.import_samples import import_samples
-from adacompute.stages.train import train_run
+from adacompute.stages.research.calibrate import calibrate_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.train import train_run
 
 Rows = list[dict[str, Any]]
 STEPS = ["import", "train", "calibrate", "report"]

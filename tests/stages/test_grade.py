@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from adacompute.core.errors import DataError, GraderError
-from adacompute.stages.grade import grade_run
+from adacompute.stages.research.grade import grade_run
 from adacompute.storage import store
 
 Rows = list[dict[str, Any]]

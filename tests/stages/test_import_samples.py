@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from adacompute.cli.main import cli
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.stages.grade import grade_run
-from adacompute.stages.import_samples import import_samples
+from adacompute.stages.research.grade import grade_run
+from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run
 
 Rows = list[dict[str, Any]]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adacompute.stages.replay import _interval
+from adacompute.stages.research.replay import _interval
 
 
 def test_few_requests_have_no_interval() -> None:

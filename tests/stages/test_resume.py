@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from adacompute.core.errors import DataError
-from adacompute.stages.estimate import estimate_run
-from adacompute.stages.grade import grade_run
-from adacompute.stages.import_samples import import_samples
-from adacompute.stages.solve import solve_run
+from adacompute.stages.research.estimate import estimate_run
+from adacompute.stages.research.grade import grade_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.solve import solve_run
 from adacompute.storage import store
 
 

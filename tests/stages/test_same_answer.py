@@ -23,16 +23,16 @@ from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.policies.bundles.bundle_checks import check_verdict
 from adacompute.policies.stopping import VoteLeadRule
 from adacompute.sampling.session import ParsedAnswer, Session
-from adacompute.stages.arms import list_arms
-from adacompute.stages.calibrate import calibrate_run
-from adacompute.stages.estimate import estimate_run
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.fit import fit_run
-from adacompute.stages.grade import grade_run
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
+from adacompute.stages.research.arms import list_arms
+from adacompute.stages.research.calibrate import calibrate_run
+from adacompute.stages.research.estimate import estimate_run
+from adacompute.stages.research.grade import grade_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.train import train_run
 from adacompute.stages.same_answer import describe_same_answer
-from adacompute.stages.train import train_run
 from adacompute.storage.store import SAMPLES, Run
 
 QUESTIONS, RECORDED = 120, 6

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
-from adacompute.stages.estimate import estimate_run
-from adacompute.stages.grade import grade_run
-from adacompute.stages.solve import solve_run
+from adacompute.stages.research.estimate import estimate_run
+from adacompute.stages.research.grade import grade_run
+from adacompute.stages.research.solve import solve_run
 
 Rows = list[dict[str, Any]]
 

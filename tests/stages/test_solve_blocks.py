@@ -10,10 +10,10 @@ import pytest
 
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import find_example
-from adacompute.stages import estimate_blocks, solve_blocks
-from adacompute.stages.estimate import estimate_run
-from adacompute.stages.import_samples import import_samples
-from adacompute.stages.solve import ALLOCATION, solve_run
+from adacompute.stages.research import estimate_blocks, solve_blocks
+from adacompute.stages.research.estimate import estimate_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.solve import ALLOCATION, solve_run
 
 LEVELS = (1, 3, 8)
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
-from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, UtilityTable
-from adacompute.stages import solve_files as stage
-from adacompute.stages.solve_files import solve_files
+from adacompute.stages.research import solve_files as stage
+from adacompute.stages.research.solve_files import solve_files
 
 COST = (1.0, 2.0, 4.0, 8.0)
 
@@ -42,7 +42,7 @@ def test_files_are_solved_like_the_table(
     tmp_path: Path, grid: int | None, budget: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "BLOCK_ROWS", 700)
-    monkeypatch.setattr("adacompute.core.cutoff.SAMPLE_SIZE", 1000)
+    monkeypatch.setattr("adacompute.core.allocation.cutoff.SAMPLE_SIZE", 1000)
     utility = make_utility(5000, grid)
     found = solve_files(
         write(tmp_path / "utilities", utility), cost=COST, budget=budget, out=tmp_path / "o.parquet"

@@ -13,9 +13,9 @@ from adacompute.core.errors import BundleError, ConfigError, DataError
 from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.grade import grade_run
-from adacompute.stages.import_samples import import_samples
-from adacompute.stages.train import train_run
+from adacompute.stages.research.grade import grade_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.train import train_run
 
 Rows = list[dict[str, Any]]
 

@@ -32,8 +32,8 @@ from adacompute.evaluation.scoring.today import read_today
 from adacompute.evaluation.scoring.verdict import calibrate as calibrate_score
 from adacompute.evaluation.scoring.verdict import calibrate_pooled, describe_excess
 from adacompute.policies.bundles.bundle import FrontierPoint
-from adacompute.stages.calibrate import check_rounds, check_settings, fit_for_rounds
 from adacompute.stages.inputs import check_goal
+from adacompute.stages.research.calibrate import check_rounds, check_settings, fit_for_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,19 +28,19 @@ from adacompute.features.text import extract_features
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import TokenPrices, parse_token_prices
-from adacompute.stages.import_samples import (
-    check_grades,
-    check_parsed,
-    find_model,
-    pool_arms,
-    read_graded,
-)
 from adacompute.stages.inputs import (
     describe_source,
     find_settings,
     find_template,
     hash_run,
     make_pool,
+)
+from adacompute.stages.research.import_samples import (
+    check_grades,
+    check_parsed,
+    find_model,
+    pool_arms,
+    read_graded,
 )
 from adacompute.storage.store import SAMPLES as SAMPLES_FILE
 from adacompute.storage.store import Run, SampleSet, encode_samples, hash_table

@@ -26,9 +26,9 @@ from typing import Any, get_args
 from adacompute.batch.answers import PART_ROWS, AnswerParts, Status
 from adacompute.batch.call_limits import FixedLimiter
 from adacompute.batch.calls import BatchArm, Caller, collect_rarely
-from adacompute.batch.expected_spend import ExpectedSpend
 from adacompute.batch.passes import BLOCK_ROWS, Passes, Span
-from adacompute.batch.plan import CostCurve
+from adacompute.batch.planning.expected_spend import ExpectedSpend
+from adacompute.batch.planning.plan import CostCurve
 from adacompute.batch.progress import Progress, ProgressClock
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.graders.grader import Grader

@@ -20,8 +20,8 @@ import pyarrow as pa
 from adacompute.batch.allowances import Allowances
 from adacompute.batch.answers import LIMITED, AnswerParts, BatchAnswer
 from adacompute.batch.calls import Caller
-from adacompute.batch.expected_spend import ExpectedSpend
-from adacompute.batch.plan import CostCurve
+from adacompute.batch.planning.expected_spend import ExpectedSpend
+from adacompute.batch.planning.plan import CostCurve
 from adacompute.batch.questions import QuestionSource, read_blocks
 from adacompute.batch.stream import Item, Stream
 from adacompute.graders.grader import Grader

@@ -33,7 +33,7 @@ Result = dict[str, Any]
 @command("replay", ReplayOptions, click.argument("log", metavar="LOG", type=RUN))
 def replay(*, log: Path, options: ReplayOptions, as_json: bool) -> None:
     """Replay a log."""
-    from adacompute.stages.replay import replay_log
+    from adacompute.stages.research.replay import replay_log
 
     show(replay_log(log, options=options), _print_replay, as_json=as_json)
 
@@ -41,7 +41,7 @@ def replay(*, log: Path, options: ReplayOptions, as_json: bool) -> None:
 @command("arms", ArmsOptions, DIRECTORY)
 def arms(*, run: Path, options: ArmsOptions, as_json: bool) -> None:
     """Compare arms."""
-    from adacompute.stages.arms import list_arms
+    from adacompute.stages.research.arms import list_arms
 
     with progress("Comparing arms") as report:
         result = list_arms(run, options=options, progress=report)

@@ -42,7 +42,7 @@ RUN_OPTION = click.option("--run", required=True, type=RUN, help="Run directory.
 @command("import", ImportOptions, SOURCE, RUN_OPTION)
 def import_(*, source: Path | None, run: Path, options: ImportOptions, as_json: bool) -> None:
     """Import samples."""
-    from adacompute.stages.import_samples import import_samples
+    from adacompute.stages.research.import_samples import import_samples
 
     show(import_samples(source, run, options=options), print_import, as_json=as_json)
 
@@ -50,7 +50,7 @@ def import_(*, source: Path | None, run: Path, options: ImportOptions, as_json: 
 @command("grade", GradeOptions, DIRECTORY)
 def grade(*, run: Path, options: GradeOptions, as_json: bool) -> None:
     """Grade samples."""
-    from adacompute.stages.grade import grade_run
+    from adacompute.stages.research.grade import grade_run
 
     with progress("Grading") as report:
         result = grade_run(run, options=options, progress=report)
@@ -60,7 +60,7 @@ def grade(*, run: Path, options: GradeOptions, as_json: bool) -> None:
 @command("estimate", EstimateOptions, DIRECTORY)
 def estimate(*, run: Path, options: EstimateOptions, as_json: bool) -> None:
     """Estimate utilities."""
-    from adacompute.stages.estimate import estimate_run
+    from adacompute.stages.research.estimate import estimate_run
 
     show(estimate_run(run, options=options), print_estimate, as_json=as_json)
 
@@ -68,7 +68,7 @@ def estimate(*, run: Path, options: EstimateOptions, as_json: bool) -> None:
 @command("solve", SolveOptions, DIRECTORY)
 def solve(*, run: Path, options: SolveOptions, as_json: bool) -> None:
     """Solve the allocation."""
-    from adacompute.stages.solve import solve_run
+    from adacompute.stages.research.solve import solve_run
 
     result = solve_run(run, options=options)
     show(result, partial(print_solution, budget=options.budget), as_json=as_json)
@@ -77,7 +77,7 @@ def solve(*, run: Path, options: SolveOptions, as_json: bool) -> None:
 @command("train", TrainOptions, DIRECTORY)
 def train(*, run: Path, options: TrainOptions, as_json: bool) -> None:
     """Fit a policy."""
-    from adacompute.stages.train import train_run
+    from adacompute.stages.research.train import train_run
 
     with progress("Training") as report:
         report(options.policy)
@@ -88,7 +88,7 @@ def train(*, run: Path, options: TrainOptions, as_json: bool) -> None:
 @command("calibrate", CalibrateOptions, DIRECTORY)
 def calibrate(*, run: Path, options: CalibrateOptions, as_json: bool) -> None:
     """Set the price of a bundle."""
-    from adacompute.stages.calibrate import calibrate_run, describe_unused_budget
+    from adacompute.stages.research.calibrate import calibrate_run, describe_unused_budget
 
     with progress("Calibrating") as report:
         result = calibrate_run(run, options=options, progress=report)
@@ -119,8 +119,8 @@ def report(*, run: Path, options: ReportOptions, as_json: bool) -> None:
 @command("fit", FitOptions, click.argument("source", metavar="SOURCE"))
 def fit(*, source: str, options: FitOptions, as_json: bool) -> None:
     """Fit, calibrate and report."""
-    from adacompute.stages.calibrate import describe_unused_budget
     from adacompute.stages.fit import fit_run
+    from adacompute.stages.research.calibrate import describe_unused_budget
 
     with progress("Fitting") as status:
         result = fit_run(source, options=options, progress=status)

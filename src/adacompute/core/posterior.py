@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.answers import Answers
-from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate, sum_leads
 

@@ -20,8 +20,8 @@ from adacompute.datasets.competition_math import read_math
 from adacompute.datasets.example import EXAMPLE, find_example
 from adacompute.datasets.gsm8k import has_solutions, read_gsm8k
 from adacompute.datasets.hub import PREFIX, fetch
-from adacompute.datasets.inspect_logs import find_inspect_logs, read_inspect_logs
-from adacompute.datasets.lm_eval_logs import find_lm_eval_logs, read_lm_eval_logs
+from adacompute.datasets.logs.inspect_logs import find_inspect_logs, read_inspect_logs
+from adacompute.datasets.logs.lm_eval_logs import find_lm_eval_logs, read_lm_eval_logs
 from adacompute.datasets.records import format_of, is_json_list, read_examples
 from adacompute.datasets.rows import QUESTION_SCHEMA, TEXT_READERS, read_questions, read_samples
 from adacompute.datasets.ungraded import find_log_files
@@ -29,7 +29,7 @@ from adacompute.datasets.ungraded import find_log_files
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from adacompute.datasets.log_rows import GradeFunction
+    from adacompute.datasets.logs.log_rows import GradeFunction
 
 SAMPLE_FORMATS = (
     "tidy samples (.parquet, .jsonl, .json or .csv), a log of Inspect (.eval or .json), a log of "

@@ -29,7 +29,7 @@ from adacompute.datasets.rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from adacompute.datasets.log_rows import GradeFunction, Row
+    from adacompute.datasets.logs.log_rows import GradeFunction, Row
 
 LOG_FILES = "samples-*.parquet"
 """Files with samples in the log of a gateway."""

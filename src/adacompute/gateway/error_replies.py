@@ -17,7 +17,7 @@ from adacompute.gateway.requests.openai_replies import write_error
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.voting.request_model import UpstreamRejected
 from adacompute.models.connection.endpoint import Unavailable
-from adacompute.spending.meter import CapReached
+from adacompute.spending.caps.meter import CapReached
 
 EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyBytes, TimeoutError)
 """Failures that are answered with a message of their own."""

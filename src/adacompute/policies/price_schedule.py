@@ -17,9 +17,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from adacompute.core.allocation.upgrades import envelope
 from adacompute.core.errors import BundleError
 from adacompute.core.types import FloatArray, IntArray, UtilityTable
-from adacompute.core.upgrades import envelope
 from adacompute.policies.policy import mixing_uniform_of
 
 MIN_PRICE_GAP = 1e-9

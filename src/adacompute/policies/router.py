@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from adacompute.core.cutoff import choose
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.errors import BundleError
-from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray, Level, UtilityTable
 from adacompute.policies.inference import OnnxModel, Predictor
 from adacompute.policies.learners import fit_classifier, fit_values

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from adacompute.batch.calls import BatchArm
-from adacompute.batch.expected_spend import expect_spend
 from adacompute.batch.job import JOB, BatchJob, BatchSettings
 from adacompute.batch.passes import Span
-from adacompute.batch.planning import make_plan
+from adacompute.batch.planning.expected_spend import expect_spend
+from adacompute.batch.planning.local import make_plan
 from adacompute.batch.questions import QuestionSource, open_questions
-from adacompute.batch.ray_sampling import RayBatch, sample_on_ray
-from adacompute.batch.rounds import ROUND
+from adacompute.batch.ray.rounds import ROUND
+from adacompute.batch.ray.sampling import RayBatch, sample_on_ray
 from adacompute.batch.servers import Servers
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle

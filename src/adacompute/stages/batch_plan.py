@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adacompute.batch.plan import BatchPlan
-from adacompute.batch.plan_output import ActionFiles, write_first_actions
-from adacompute.batch.planning import PlannedBatch, Progress, make_plan, prepare_batch
+from adacompute.batch.planning.local import PlannedBatch, Progress, make_plan, prepare_batch
+from adacompute.batch.planning.plan import BatchPlan
+from adacompute.batch.planning.plan_output import ActionFiles, write_first_actions
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionSource, open_questions
-from adacompute.batch.ray_cluster import connect
-from adacompute.batch.ray_planning import prepare_on_ray, write_on_ray
+from adacompute.batch.ray.cluster import connect
+from adacompute.batch.ray.planning import prepare_on_ray, write_on_ray
 from adacompute.core.errors import ConfigError
 from adacompute.options.main import BatchOptions
 from adacompute.policies.bundles.bundle import Bundle

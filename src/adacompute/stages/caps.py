@@ -22,9 +22,9 @@ from adacompute.gateway.requests.clients import ANONYMOUS
 from adacompute.gateway.settings.config import Config, read_config
 from adacompute.options.definition import takes
 from adacompute.options.main import CapsOptions
-from adacompute.spending.accounts import OPERATOR, CapAccount
-from adacompute.spending.peers import RECOVERY_S, Peers
-from adacompute.spending.replica import set_cap_spent
+from adacompute.spending.caps.accounts import OPERATOR, CapAccount
+from adacompute.spending.caps.peers import RECOVERY_S, Peers
+from adacompute.spending.caps.replica import set_cap_spent
 from adacompute.spending.token_prices import NANO
 
 AUDITS, SERVED = "audits/model=", "served/model="

@@ -18,10 +18,7 @@ from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import read_source
 from adacompute.evaluation.pool import common_sample_count
 from adacompute.options.shared import DEFAULT_LEVELS, TodayOptions
-from adacompute.stages.calibrate import calibrate_run
-from adacompute.stages.estimate import estimate_run
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
     BEST_POLICY,
     add_level,
@@ -29,9 +26,12 @@ from adacompute.stages.inputs import (
     no_progress,
 )
 from adacompute.stages.report import report_run
+from adacompute.stages.research.calibrate import calibrate_run
+from adacompute.stages.research.estimate import estimate_run
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.solve import solve_run
+from adacompute.stages.research.train import train_run
 from adacompute.stages.results import RunResults
-from adacompute.stages.solve import solve_run
-from adacompute.stages.train import train_run
 from adacompute.storage.store import encode_samples
 
 if TYPE_CHECKING:

@@ -25,8 +25,6 @@ from adacompute.options.main import EvaluateOptions
 from adacompute.options.research import ArmsOptions
 from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.episode import FIRST_SEEN
-from adacompute.stages.arms import list_arms
-from adacompute.stages.calibrate import check_settings, tolerance_of
 from adacompute.stages.inputs import (
     LEARNED,
     add_level,
@@ -40,6 +38,8 @@ from adacompute.stages.inputs import (
     resolve_today,
     token_prices_of,
 )
+from adacompute.stages.research.arms import list_arms
+from adacompute.stages.research.calibrate import check_settings, tolerance_of
 from adacompute.stages.results import RunResults
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 

@@ -35,9 +35,7 @@ from adacompute.policies.bundles.bundle_files import (
     check_replaceable,
     find_digest,
 )
-from adacompute.stages.calibrate import calibrate_run, check_settings, tolerance_of
 from adacompute.stages.collect import collect_run, describe_missing
-from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
     BEST_POLICY,
     add_level,
@@ -51,9 +49,11 @@ from adacompute.stages.inputs import (
     resolve_today,
 )
 from adacompute.stages.report import FITTED, check_extra, report_run
+from adacompute.stages.research.calibrate import calibrate_run, check_settings, tolerance_of
+from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.research.train import train_run
 from adacompute.stages.results import RunResults
 from adacompute.stages.same_answer import fit_same_answer
-from adacompute.stages.train import train_run
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import GRADES, SAMPLES, Run
 

@@ -35,8 +35,6 @@ from adacompute.report.page import render
 from adacompute.report.study import Study, study_policy
 from adacompute.report.summary import MAX_NAME, QuestionData, summarise
 from adacompute.report.wording import clean_text, headline
-from adacompute.stages.arms import describe_levels
-from adacompute.stages.calibrate import check_settings
 from adacompute.stages.evaluate import EVALUATION
 from adacompute.stages.evaluate import FORMAT as EVALUATION_FORMAT
 from adacompute.stages.inputs import (
@@ -54,6 +52,8 @@ from adacompute.stages.inputs import (
     resolve_budgets,
     resolve_today,
 )
+from adacompute.stages.research.arms import describe_levels
+from adacompute.stages.research.calibrate import check_settings
 from adacompute.stages.results import RunResults
 from adacompute.storage.manifest import hash_bytes
 from adacompute.storage.regular_files import write_atomically

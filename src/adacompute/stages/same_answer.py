@@ -33,7 +33,7 @@ from adacompute.stages.inputs import (
     read_recorded,
     token_prices_of,
 )
-from adacompute.stages.train import describe_samples, make_bundle
+from adacompute.stages.research.train import describe_samples, make_bundle
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from adacompute.options.definition import is_pair, takes
 from adacompute.options.main import ServeOptions
 from adacompute.options.shared import API_KEY_ENV
 from adacompute.policies.bundles.bundle import load_bundle
-from adacompute.spending.accounts import LEASE_SHARE
+from adacompute.spending.caps.accounts import LEASE_SHARE
 from adacompute.spending.registers import RegisterError
 from adacompute.spending.token_prices import NANO
 from adacompute.stages.inputs import read_api_key

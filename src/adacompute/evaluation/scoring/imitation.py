@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import IntArray, UtilityTable
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.scoring.held_out import HeldOutCurve

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import Allocation, FloatArray, IntArray, UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.evaluation.experiment import Experiment

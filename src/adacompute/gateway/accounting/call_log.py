@@ -28,8 +28,8 @@ from adacompute.models.calls import NO_USAGE
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.spending.attempts import MAX_TEXT_CHARS, Attempt, CallBound
 from adacompute.spending.call_costs import count_samples, price_usage
-from adacompute.spending.counters import Charge
-from adacompute.spending.meter import Reservation
+from adacompute.spending.caps.counters import Charge
+from adacompute.spending.caps.meter import Reservation
 from adacompute.spending.token_prices import NANO, TokenPriceList, TokenPrices
 from adacompute.storage.calls import LOST, CallFile
 

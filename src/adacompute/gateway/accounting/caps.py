@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from adacompute.core.errors import ConfigError, ModelError
-from adacompute.spending.counters import MAX_LIMIT, UNITS, Charge, Counter, Unit
-from adacompute.spending.meter import CapReached, CounterUsage, Meter, Reservation
+from adacompute.spending.caps.counters import MAX_LIMIT, UNITS, Charge, Counter, Unit
+from adacompute.spending.caps.meter import CapReached, CounterUsage, Meter, Reservation
 from adacompute.spending.token_prices import NANO
 
 if TYPE_CHECKING:

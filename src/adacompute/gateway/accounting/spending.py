@@ -21,10 +21,10 @@ from adacompute.gateway.processes.logs import log
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.virtual_model import VirtualModel
-from adacompute.spending.counters import Counter
-from adacompute.spending.meter import Meter, StoreState
+from adacompute.spending.caps.counters import Counter
+from adacompute.spending.caps.meter import Meter, StoreState
+from adacompute.spending.caps.replica_file import ReplicaFile
 from adacompute.spending.registers import Register, RegisterError
-from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.shared_pacing import SharedPacer
 
 EXCHANGE_S = 0.2

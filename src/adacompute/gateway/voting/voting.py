@@ -45,7 +45,7 @@ from adacompute.models.formats.streams import parse_stream
 from adacompute.models.messages import Sample
 from adacompute.models.model import sum_usage
 from adacompute.spending.attempts import CallBound
-from adacompute.spending.meter import CapReached
+from adacompute.spending.caps.meter import CapReached
 
 IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
 """Headers by which a server recognises a request and repeats its answer."""

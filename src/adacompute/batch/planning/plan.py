@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adacompute.core.cutoff import Cutoff
+from adacompute.core.allocation.cutoff import Cutoff
 from adacompute.core.errors import ConfigError, InfeasibleBudget
 from adacompute.core.types import FloatArray, IntArray
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from adacompute.batch.plan import ClassCosts, CostCurve
+from adacompute.batch.planning.plan import ClassCosts, CostCurve
 from adacompute.core.errors import BundleError
 from adacompute.core.types import IntArray
 from adacompute.policies.bundles.bundle import Bundle

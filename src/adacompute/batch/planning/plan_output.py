@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.batch.first_actions import find_first_actions
-from adacompute.batch.plan import BatchPlan
-from adacompute.batch.planning import PlannedBatch, load_preparation, store_bundle
-from adacompute.batch.preparation import Preparation, Prepared
+from adacompute.batch.planning.first_actions import find_first_actions
+from adacompute.batch.planning.local import PlannedBatch, load_preparation, store_bundle
+from adacompute.batch.planning.plan import BatchPlan
+from adacompute.batch.planning.preparation import Preparation, Prepared
+from adacompute.batch.planning.spool import Shard, Spool
 from adacompute.batch.processes import WorkerProcesses
-from adacompute.batch.spool import Shard, Spool
 from adacompute.policies.policy import PreparedKind as Kind
 
 BATCH_ROWS = 1 << 16

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.errors import DataError
 from adacompute.datasets.competition_math import parse_difficulty
 from adacompute.datasets.gsm8k import MARK, final_answer
-from adacompute.datasets.harness import METRIC, AnswerRecipe, make_answer_recipe
-from adacompute.datasets.log_rows import GradeFunction, Row, make_log_samples
+from adacompute.datasets.logs.harness import METRIC, AnswerRecipe, make_answer_recipe
+from adacompute.datasets.logs.log_rows import GradeFunction, Row, make_log_samples
 from adacompute.datasets.records import (
     as_number,
     as_text,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from adacompute.batch.cost_curves import has_cell_costs
+from adacompute.batch.planning.cost_curves import has_cell_costs
 from adacompute.core.types import BoolArray, IntArray, KeyArray, hash_text
 from adacompute.features.text import extract_features, feature_names
 from adacompute.policies.bundles.bundle import Bundle

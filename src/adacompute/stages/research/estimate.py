@@ -26,11 +26,11 @@ from adacompute.evaluation.costs import (
 from adacompute.evaluation.pool import common_sample_count
 from adacompute.options.definition import takes
 from adacompute.options.research import EstimateOptions
-from adacompute.stages.estimate_blocks import estimate_blocks, is_large
 from adacompute.stages.inputs import (
     check_levels,
     token_prices_of,
 )
+from adacompute.stages.research.estimate_blocks import estimate_blocks, is_large
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adacompute.batch.plan import BatchPlan
-from adacompute.batch.preparation import Preparation, Prepared
-from adacompute.core.cutoff import apply_cutoff
+from adacompute.batch.planning.plan import BatchPlan
+from adacompute.batch.planning.preparation import Preparation, Prepared
+from adacompute.core.allocation.cutoff import apply_cutoff
 from adacompute.core.types import IntArray, KeyArray, UtilityTable
 from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adacompute.core.cutoff import (
+from adacompute.core.allocation.cutoff import (
     BLOCK_SIZE,
     SAMPLE_SIZE,
     Cutoff,
@@ -24,6 +24,7 @@ from adacompute.core.cutoff import (
     find_cutoff,
     infeasible,
 )
+from adacompute.core.allocation.upgrades import envelope
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import (
     Allocation,
@@ -33,7 +34,6 @@ from adacompute.core.types import (
     UtilityTable,
     sum_cost,
 )
-from adacompute.core.upgrades import envelope
 
 
 def solve(table: UtilityTable, budget: float) -> Allocation:

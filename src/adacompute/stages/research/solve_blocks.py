@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.core.errors import ConfigError
-from adacompute.stages.estimate_blocks import is_large
-from adacompute.stages.solve_files import BLOCK_ROWS, open_utilities, solve_files
+from adacompute.stages.research.estimate_blocks import is_large
+from adacompute.stages.research.solve_files import BLOCK_ROWS, open_utilities, solve_files
 from adacompute.storage.store import Run
 
 MAX_QUESTIONS_IN_MEMORY = 5_000_000

@@ -14,9 +14,9 @@ import math
 from collections.abc import Iterable
 from typing import Literal
 
-from adacompute.spending.accounts import LEASE_SHARE, CapAccount, Entry, LeaseReply
-from adacompute.spending.counters import Counter
-from adacompute.spending.replica_file import Row
+from adacompute.spending.caps.accounts import LEASE_SHARE, CapAccount, Entry, LeaseReply
+from adacompute.spending.caps.counters import Counter
+from adacompute.spending.caps.replica_file import Row
 
 LeaseStatus = Literal["granted", "refused", "waiting", "recovering"]
 

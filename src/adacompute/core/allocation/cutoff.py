@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from adacompute.core.allocation.upgrades import Upgrades, envelope
 from adacompute.core.errors import DataError, InfeasibleBudget
 from adacompute.core.types import (
     BoolArray,
@@ -31,7 +32,6 @@ from adacompute.core.types import (
     join_tables,
     sum_cost,
 )
-from adacompute.core.upgrades import Upgrades, envelope
 
 if TYPE_CHECKING:
     import numpy.typing as npt

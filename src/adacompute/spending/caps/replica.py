@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from adacompute.core.errors import DataError
-from adacompute.spending.accounts import CapAccount, LeaseReply, LeaseRequest, exchange
-from adacompute.spending.leases import Lease, LeaseStatus
-from adacompute.spending.peers import CAPS, KEEP_S, RECOVERY_S, Peers
+from adacompute.spending.caps.accounts import CapAccount, LeaseReply, LeaseRequest, exchange
+from adacompute.spending.caps.leases import Lease, LeaseStatus
+from adacompute.spending.caps.peers import CAPS, KEEP_S, RECOVERY_S, Peers
+from adacompute.spending.caps.replica_file import ReplicaFile, Row
 from adacompute.spending.registers import Reading, Register, update
-from adacompute.spending.replica_file import ReplicaFile, Row
 
 MAX_EXCHANGES = 16
 """Messages to the register at a time during a refresh."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adacompute.batch.cost_curves import cell_costs, has_cell_costs
-from adacompute.batch.plan import BatchPlan
-from adacompute.batch.planning import PlannedBatch
+from adacompute.batch.planning.cost_curves import cell_costs, has_cell_costs
+from adacompute.batch.planning.local import PlannedBatch
+from adacompute.batch.planning.plan import BatchPlan
 from adacompute.core.types import FloatArray
 
 

@@ -35,8 +35,8 @@ from adacompute.stages.inputs import (
     read_pool,
     resolve_today,
 )
+from adacompute.stages.research.train import describe_fit
 from adacompute.stages.results import RunResults
-from adacompute.stages.train import describe_fit
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from adacompute.core.limits import solve_limits
-from adacompute.core.oracle import solve
+from adacompute.core.allocation.limits import solve_limits
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import Allocation, FloatArray, KeyArray, UtilityTable
 from adacompute.evaluation.costs import describe_token_prices, level_costs
 from adacompute.options.definition import takes
 from adacompute.options.research import SolveOptions
 from adacompute.spending.token_prices import TokenPriceList
-from adacompute.stages.estimate import UTILITY
 from adacompute.stages.inputs import token_prices_of
-from adacompute.stages.solve_blocks import needs_blocks, solve_blocks
+from adacompute.stages.research.estimate import UTILITY
+from adacompute.stages.research.solve_blocks import needs_blocks, solve_blocks
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:

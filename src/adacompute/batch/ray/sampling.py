@@ -22,14 +22,14 @@ from typing import Any, get_args
 
 from adacompute.batch.answers import PART_ROWS, Status
 from adacompute.batch.calls import BatchArm
-from adacompute.batch.expected_spend import ExpectedSpend
 from adacompute.batch.job import MANIFEST, BatchJob, BatchSettings, describe_batch, make_clock
 from adacompute.batch.passes import BLOCK_ROWS, Span
-from adacompute.batch.plan import CostCurve
+from adacompute.batch.planning.expected_spend import ExpectedSpend
+from adacompute.batch.planning.plan import CostCurve
 from adacompute.batch.questions import QuestionSource
-from adacompute.batch.ray_cluster import connect, count_cpus, map_tasks
-from adacompute.batch.ray_planning import BundleWorker, pack_bundle
-from adacompute.batch.rounds import PARTITIONS, Partition, Rounds, find_partition
+from adacompute.batch.ray.cluster import connect, count_cpus, map_tasks
+from adacompute.batch.ray.planning import BundleWorker, pack_bundle
+from adacompute.batch.ray.rounds import PARTITIONS, Partition, Rounds, find_partition
 from adacompute.batch.servers import Servers
 from adacompute.graders.grader import load_grader
 from adacompute.policies.bundles.bundle import load_bundle

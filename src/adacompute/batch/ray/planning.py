@@ -13,15 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from adacompute.batch.plan import BatchPlan
-from adacompute.batch.plan_output import (
-    ActionFiles,
-    OutputTask,
-    collect_actions,
-    output_tasks,
-    write_shard_actions,
-)
-from adacompute.batch.planning import (
+from adacompute.batch.planning.local import (
     BUNDLE,
     PlannedBatch,
     Progress,
@@ -31,8 +23,16 @@ from adacompute.batch.planning import (
     no_progress,
     prepare_shard,
 )
+from adacompute.batch.planning.plan import BatchPlan
+from adacompute.batch.planning.plan_output import (
+    ActionFiles,
+    OutputTask,
+    collect_actions,
+    output_tasks,
+    write_shard_actions,
+)
 from adacompute.batch.questions import QuestionSource
-from adacompute.batch.ray_cluster import connect, count_cpus, map_tasks
+from adacompute.batch.ray.cluster import connect, count_cpus, map_tasks
 from adacompute.core.errors import BundleError
 from adacompute.policies.bundles.bundle import Bundle
 from adacompute.storage.manifest import hash_path

@@ -21,13 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from adacompute.core.errors import DataError, RateLimited
-from adacompute.spending.accounts import CapAccount
-from adacompute.spending.counters import Charge, Counter
-from adacompute.spending.leases import LEASE_S, Lease, LeaseStatus
-from adacompute.spending.peers import RECOVERY_S
+from adacompute.spending.caps.accounts import CapAccount
+from adacompute.spending.caps.counters import Charge, Counter
+from adacompute.spending.caps.leases import LEASE_S, Lease, LeaseStatus
+from adacompute.spending.caps.peers import RECOVERY_S
+from adacompute.spending.caps.replica import Replica
+from adacompute.spending.caps.replica_file import ReplicaFile
 from adacompute.spending.registers import Register, RegisterError
-from adacompute.spending.replica import Replica
-from adacompute.spending.replica_file import ReplicaFile
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.core.cutoff import Cutoff, apply_cutoff, find_cutoff, is_sampled
+from adacompute.core.allocation.cutoff import Cutoff, apply_cutoff, find_cutoff, is_sampled
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import FloatArray, IntArray, UtilityTable, join_tables, sum_cost
 

@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from adacompute.core.errors import DataError
-from adacompute.spending.accounts import ALIVE_S, COPY_S, CapAccount
-from adacompute.spending.counters import has_ended
+from adacompute.spending.caps.accounts import ALIVE_S, COPY_S, CapAccount
+from adacompute.spending.caps.counters import has_ended
 from adacompute.spending.registers import Changes, Reading, Register, update
 
 CAPS, REPLICAS, RECOVERY = "cap/", "replica/", "recovery"

@@ -18,21 +18,21 @@ from pathlib import Path
 
 import numpy as np
 
-from adacompute.batch.cost_curves import (
+from adacompute.batch.planning.cost_curves import (
     cell_costs,
     frontier_curve,
     has_cell_costs,
     router_curve,
 )
-from adacompute.batch.first_actions import utility_block
-from adacompute.batch.plan import BatchPlan, CostCurve, check_total, plan_at_total
-from adacompute.batch.preparation import Preparation
+from adacompute.batch.planning.first_actions import utility_block
+from adacompute.batch.planning.plan import BatchPlan, CostCurve, check_total, plan_at_total
+from adacompute.batch.planning.preparation import Preparation
+from adacompute.batch.planning.spool import Shard, ShardSummary, Spool, split_source
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionFile, QuestionSource
-from adacompute.batch.spool import Shard, ShardSummary, Spool, split_source
-from adacompute.core.cutoff import find_cutoff, is_sampled
+from adacompute.core.allocation.cutoff import find_cutoff, is_sampled
+from adacompute.core.allocation.oracle import frontier
 from adacompute.core.errors import AdaComputeError
-from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable, join_tables
 from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.policy import PreparedKind as Kind

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adacompute.core.allocation.oracle import solve
 from adacompute.core.errors import ConfigError, InfeasibleBudget
-from adacompute.core.oracle import solve
 from adacompute.core.types import (
     Allocation,
     FloatArray,

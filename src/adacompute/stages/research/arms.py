@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adacompute.core.allocation.upgrades import envelope
 from adacompute.core.errors import DataError
 from adacompute.core.types import UtilityTable
-from adacompute.core.upgrades import envelope
 from adacompute.core.utility import estimate, probability_of_best
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.intervals import Mean

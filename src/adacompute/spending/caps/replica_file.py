@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Self
 
 from adacompute.core.errors import DataError
-from adacompute.spending.accounts import Entry
-from adacompute.spending.counters import UNITS, Counter
+from adacompute.spending.caps.accounts import Entry
+from adacompute.spending.caps.counters import UNITS, Counter
 
 MAGIC = 0x_41_64_61_43_61_70_01
 """First number of a file, with the version of the format."""

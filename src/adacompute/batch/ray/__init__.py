@@ -1,0 +1,1 @@
+"""Ray: plan and answer a batch on a Ray cluster."""

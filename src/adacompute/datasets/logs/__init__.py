@@ -1,0 +1,1 @@
+"""Logs: samples from the logs of evaluation frameworks."""

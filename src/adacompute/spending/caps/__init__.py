@@ -1,0 +1,1 @@
+"""Caps: limits on what is spent, which processes and machines hold together."""
