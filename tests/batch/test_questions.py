@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from adacompute.batch import json_lines
+from adacompute.batch import formats
 from adacompute.batch.questions import open_questions, read_blocks
 from adacompute.core.errors import ConfigError, DataError
 
@@ -98,9 +99,9 @@ def test_globs_without_a_directory_start_in_the_current_one(
 def test_lines_are_read_from_any_row_by_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_lines, "INDEX_STEP", 4)
+    monkeypatch.setattr(formats, "INDEX_STEP", 4)
     monkeypatch.setattr("adacompute.batch.questions.INDEX_STEP", 4)
-    monkeypatch.setattr(json_lines, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(formats, "CHUNK_BYTES", 100)
     path = tmp_path / "a.jsonl"
     path.write_text("\n" + "\n \n".join(json.dumps(row) for row in rows(23)) + "\n\n")
     source = open_questions([str(path)])
@@ -172,10 +173,10 @@ def test_bytes_that_are_no_text_do_not_stop_the_other_rows(tmp_path: Path) -> No
 
 def test_other_columns_and_types_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"prompt": ["a"]}), path)
-    with pytest.raises(DataError, match="prompt"):
+    pq.write_table(pa.table({"asked": ["a"]}), path)
+    with pytest.raises(DataError, match="asked"):
         open_questions([str(path)])
-    assert open_questions([str(path)], text_column="prompt").n_questions == 1
+    assert open_questions([str(path)], {"question": "asked"}).n_questions == 1
     pq.write_table(pa.table({"question": [[1]]}), path)
     with pytest.raises(DataError, match="list"):
         read_all(path)
@@ -231,3 +232,36 @@ def test_fsspec_opens_what_pyarrow_cannot() -> None:
 def test_block_sizes_start_at_one(folder: Path) -> None:
     with pytest.raises(ConfigError, match="block_size"):
         read_all(folder, block_size=0)
+
+
+CHAT = [
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "Hi"},
+    {"role": "user", "content": "What is 1 + 1?"},
+]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
+def test_chats_are_read_as_the_last_message_of_the_user(tmp_path: Path, ending: str) -> None:
+    content = [{"id": "a", "messages": CHAT}, {"id": "b", "messages": CHAT[:1]}]
+    path = tmp_path / f"a.{ending}"
+    if ending == "parquet":
+        write_parquet(path, content)
+    elif ending == "jsonl":
+        write_lines(path, content)
+    else:
+        texts = [{**row, "messages": json.dumps(row["messages"])} for row in content]
+        pa.csv.write_csv(pa.Table.from_pylist(texts), path)
+    assert read_all(path) == [("a", "What is 1 + 1?"), ("b", "Hello")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_csv_files_are_read_with_other_names(tmp_path: Path, name: str) -> None:
+    content = b'prompt,n\n"What is 1\n+ 1?",1\n,2\nWhy?,3\n'
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    assert read_all(path) == [("0", "What is 1\n+ 1?"), ("1", None), ("2", "Why?")]
+    assert read_all(path, start=2) == [("2", "Why?")]
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="cannot be read as CSV"):
+        open_questions([str(path)])

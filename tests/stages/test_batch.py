@@ -34,8 +34,7 @@ def options(tmp_path: Path) -> BatchOptions:
         out=tmp_path / "out",
         budget=2.0,
         model="fake",
-        text_column="text",
-        id_column="id",
+        columns={"question": "text", "question_id": "id"},
         concurrency=16,
         max_output_tokens=30,
     )
@@ -57,7 +56,7 @@ def test_the_shipped_policy_answers_a_file(questions: Path, options: BatchOption
     assert result["error"] == 0
     changed = {
         "grader": replace(options, grader="exact"),
-        "columns": replace(options, text_column="id"),
+        "columns": replace(options, columns={"question": "id"}),
         "engine=local": replace(options, engine="ray"),
     }
     for named, other in changed.items():

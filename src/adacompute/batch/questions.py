@@ -1,10 +1,11 @@
 """Questions: files of questions, read in a fixed order as blocks.
 
-A source is a list of Parquet or JSON Lines files, local or on any filesystem that pyarrow or fsspec
-can open. Files are sorted by their path, so each row has one position in the whole source. Rows are
-counted when the source is opened: from the footers of Parquet files, by one pass over JSON lines.
-Blocks are read one after another and may start anywhere; memory does not grow with the number of
-rows. A row without a usable text is part of its block, with None as its text.
+A source is a list of Parquet, JSON Lines or CSV files, local or on any filesystem that pyarrow or
+fsspec can open. The columns of the first one say which hold the texts and the ids. Files are sorted
+by their path, so each row has one position in the whole source. Rows are counted when the source is
+opened: from the footers of Parquet files, by one pass over the others. Blocks are read one after
+another and may start anywhere; memory does not grow with the number of rows, but for CSV files,
+which are read as a whole. A row without a usable text is part of its block, with None as its text.
 
 This module knows nothing of policies, prices or samples.
 """
@@ -14,24 +15,36 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pyarrow.csv
 from pyarrow import fs
 
-from adacompute.batch.json_lines import INDEX_STEP, index_lines, read_lines
+from adacompute.batch.formats import (
+    CSV,
+    INDEX_STEP,
+    JSON_LINES,
+    PARQUET,
+    Piece,
+    index_lines,
+    last_question,
+    open_parquet,
+    read_csv,
+    read_examples,
+    read_lines,
+    read_parquet,
+    row_groups,
+)
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.datasets.layout import find_layout, report
 
 TEXT_COLUMN, ID_COLUMN = "question", "question_id"
-PARQUET, JSON_LINES = "parquet", "jsonl"
 SUFFIXES = {
     ".parquet": PARQUET,
     ".pq": PARQUET,
@@ -39,16 +52,12 @@ SUFFIXES = {
     ".ndjson": JSON_LINES,
     ".jsonl.gz": JSON_LINES,
     ".ndjson.gz": JSON_LINES,
+    ".csv": CSV,
+    ".csv.gz": CSV,
 }
 """Formats by how the name of a file ends."""
 
-_NAMES = "its name must end in .parquet, .jsonl or .jsonl.gz"
-
-READ_ROWS = 1 << 14
-"""Rows that are decoded at once."""
-
-BUFFER_BYTES = 1 << 20
-"""Bytes of a Parquet column that are read at once, so that large row groups stay on disk."""
+_NAMES = "its name must end in .parquet, .jsonl or .csv, the last two perhaps with .gz"
 
 OPENERS = 16
 """Files that are opened at the same time to count their rows."""
@@ -73,12 +82,16 @@ class QuestionFile:
 
 @dataclass(frozen=True)
 class QuestionSource:
-    """Files of questions in a fixed order, and the columns that hold texts and ids."""
+    """Files of questions in a fixed order, and the columns that hold texts and ids.
+
+    ``is_chat`` means that the texts may be lists of chat messages: the last one of the user counts.
+    """
 
     files: tuple[QuestionFile, ...]
     n_questions: int
     text_column: str = TEXT_COLUMN
     id_column: str = ID_COLUMN
+    is_chat: bool = False
 
     @property
     def columns(self) -> tuple[str, str]:
@@ -117,23 +130,40 @@ class QuestionArrays(NamedTuple):
 
 
 def open_questions(
-    paths: Sequence[str], *, text_column: str = TEXT_COLUMN, id_column: str = ID_COLUMN
+    paths: Sequence[str], columns: Mapping[str, str] | None = None
 ) -> QuestionSource:
-    """Find the files of questions in files, directories and globs, and count their rows."""
+    """Find the files of questions in files, directories and globs, and count their rows.
+
+    ``columns`` maps our names of columns to those of the files, where they cannot be guessed.
+    """
     found: dict[str, None] = {}
     for path in paths:
         found |= dict.fromkeys(_find_files(str(path)))
     if not found:
-        raise DataError(f"there are no Parquet or JSON Lines files in {', '.join(map(str, paths))}")
+        raise DataError(
+            f"there are no Parquet, JSON Lines or CSV files in {', '.join(map(str, paths))}"
+        )
+    names = _find_columns(min(found), columns)
     with ThreadPoolExecutor(OPENERS) as pool:
-        counted = list(pool.map(lambda path: _count_rows(path, text_column), sorted(found)))
+        counted = list(pool.map(lambda path: _count_rows(path, names[0]), sorted(found)))
     files, position = [], 0
     for file in counted:
         files.append(replace(file, first_position=position))
         position += file.n_rows
     if position == 0:
         raise DataError(f"there are no questions in {', '.join(map(str, paths))}")
-    return QuestionSource(tuple(files), position, text_column, id_column)
+    return QuestionSource(tuple(files), position, *names)
+
+
+def _find_columns(path: str, columns: Mapping[str, str] | None) -> tuple[str, str, bool]:
+    """Return the columns of texts and of ids of a file, and whether the texts may be chats."""
+    with _open(path) as stream:
+        layout = find_layout(read_examples(stream, _format_of(path) or "", path), columns)
+    report(path, layout.describe((TEXT_COLUMN, ID_COLUMN)))
+    ids = layout.columns.get(ID_COLUMN, (ID_COLUMN,))[0]
+    if TEXT_COLUMN in layout.columns or layout.chat is None:
+        return layout.columns.get(TEXT_COLUMN, (TEXT_COLUMN,))[0], ids, False
+    return layout.chat, ids, True
 
 
 def read_blocks(
@@ -151,7 +181,7 @@ def read_arrays(
     if block_size < 1:
         raise ConfigError(f"block_size must be at least 1, got {block_size}")
     stop = source.n_questions if stop is None else min(stop, source.n_questions)
-    position, parts = start, list[tuple[pa.Array, pa.Array]]()
+    position, parts = start, list[Piece]()
     for ids, texts in _read_rows(source, start, stop):
         used = 0
         while used < len(ids):
@@ -167,7 +197,7 @@ def read_arrays(
         yield _join(position, parts)
 
 
-def _join(position: int, parts: list[tuple[pa.Array, pa.Array]]) -> QuestionArrays:
+def _join(position: int, parts: list[Piece]) -> QuestionArrays:
     """Return a block from its parts."""
     if len(parts) == 1:
         return QuestionArrays(position, *parts[0])
@@ -175,19 +205,16 @@ def _join(position: int, parts: list[tuple[pa.Array, pa.Array]]) -> QuestionArra
     return QuestionArrays(position, ids, texts)
 
 
-def _read_rows(
-    source: QuestionSource, start: int, stop: int
-) -> Iterator[tuple[pa.Array, pa.Array]]:
+def _read_rows(source: QuestionSource, start: int, stop: int) -> Iterator[Piece]:
     """Yield ids and texts of consecutive rows, in pieces of any size."""
     for file in source.files:
         first = max(0, start - file.first_position)
         last = min(file.n_rows, stop - file.first_position)
         if first >= last:
             continue
-        reader = _read_parquet if file.format == PARQUET else _read_json_lines
         row = first
-        for ids, texts in _limit(reader(source, file, first), last - first):
-            yield _fill_ids(ids, file.first_position + row), _clean_texts(texts)
+        for ids, texts in _limit(_read_file(source, file, first), last - first):
+            yield _fill_ids(ids, file.first_position + row), _clean_texts(source, texts)
             row += len(ids)
         if row < last:
             raise DataError(
@@ -195,9 +222,7 @@ def _read_rows(
             )
 
 
-def _limit(
-    pieces: Iterable[tuple[pa.Array, pa.Array]], n_rows: int
-) -> Iterator[tuple[pa.Array, pa.Array]]:
+def _limit(pieces: Iterable[Piece], n_rows: int) -> Iterator[Piece]:
     """Yield the first rows of pieces."""
     for ids, texts in pieces:
         if n_rows <= 0:
@@ -206,73 +231,23 @@ def _limit(
         n_rows -= len(ids)
 
 
-def _read_parquet(
-    source: QuestionSource, file: QuestionFile, first: int
-) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Yield the rows of a Parquet file from one on."""
+def _read_file(source: QuestionSource, file: QuestionFile, first: int) -> Iterator[Piece]:
+    """Yield the rows of a file from one on."""
+    columns = {"text_column": source.text_column, "id_column": source.id_column}
     with _open(file.path) as stream:
-        document = _open_parquet(stream, file.path)
-        names = document.schema_arrow.names
-        columns = [name for name in (source.id_column, source.text_column) if name in names]
-        begins = _row_groups(document)
-        group = bisect_right(begins, first) - 1
-        skip, groups = first - begins[group], list(range(group, len(begins)))
-        for batch in document.iter_batches(READ_ROWS, row_groups=groups, columns=columns):
-            piece = batch.slice(min(skip, len(batch)))
-            skip = max(0, skip - len(batch))
-            if len(piece):
-                ids = _as_strings(piece, source.id_column, file.path)
-                yield ids, _as_strings(piece, source.text_column, file.path)
-
-
-def _as_strings(batch: pa.RecordBatch, name: str, path: str) -> pa.Array:
-    """Return a column as strings; all are null if there is no such column."""
-    if name not in batch.schema.names:
-        return pa.nulls(len(batch), pa.string())
-    column = batch.column(name)
-    if pa.types.is_string(column.type):
-        return _valid_strings(column)
-    try:
-        return _valid_strings(column.cast(pa.string()))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        if pa.types.is_large_string(column.type) or pa.types.is_binary(column.type):
-            return _valid_strings(column.cast(pa.binary()), is_checked=False)
-        raise DataError(
-            f"the column {name!r} of {path} has type {column.type}, it must hold strings"
-        ) from None
-
-
-def _valid_strings(column: pa.Array, *, is_checked: bool = True) -> pa.Array:
-    """Return strings, null where bytes are not UTF-8: Parquet files may contain any bytes."""
-    if is_checked:
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            column = column.view(pa.binary())
-        else:
-            return column
-    return pa.array([_decode(one) for one in column.to_pylist()], pa.string())
-
-
-def _decode(data: bytes | None) -> str | None:
-    """Decode UTF-8; None if it is not valid."""
-    try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _read_json_lines(
-    source: QuestionSource, file: QuestionFile, first: int
-) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Yield the rows of a file of lines from one on."""
-    with _open(file.path) as stream:
+        if file.format == PARQUET:
+            yield from read_parquet(stream, file.path, first, **columns)
+            return
+        if file.format == CSV:
+            table = read_csv(stream, file.path, (source.id_column, source.text_column))
+            ids, texts = (column.combine_chunks() for column in table.columns)
+            yield ids.slice(first), texts.slice(first)
+            return
         skip = first
         if file.starts:
             stream.seek(file.starts[first // INDEX_STEP])
             skip = first % INDEX_STEP
-        pieces = read_lines(stream, text_column=source.text_column, id_column=source.id_column)
-        for ids, texts in pieces:
+        for ids, texts in read_lines(stream, **columns):
             if skip < len(ids):
                 yield ids.slice(skip), texts.slice(skip)
             skip = max(0, skip - len(ids))
@@ -286,8 +261,10 @@ def _fill_ids(ids: pa.Array, position: int) -> pa.Array:
     return pc.coalesce(ids, numbers)
 
 
-def _clean_texts(texts: pa.Array) -> pa.Array:
-    """Replace empty texts by null."""
+def _clean_texts(source: QuestionSource, texts: pa.Array) -> pa.Array:
+    """Replace chats by their last questions, and empty texts by null."""
+    if source.is_chat:
+        texts = pa.array(map(last_question, texts.to_pylist()), pa.string())
     empty = pc.equal(pc.binary_length(texts), 0)
     return (
         pc.if_else(empty, pa.scalar(None, pa.string()), texts) if pc.any(empty).as_py() else texts
@@ -354,20 +331,6 @@ def _open(path: str) -> Any:  # noqa: ANN401 - pyarrow has no types
     return system.open_input_file(inner)
 
 
-def _open_parquet(stream: Any, path: str) -> Any:  # noqa: ANN401 - pyarrow has no types
-    """Read the footer of a Parquet file."""
-    try:
-        return pq.ParquetFile(stream, buffer_size=BUFFER_BYTES, pre_buffer=False)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{path} is no Parquet file: {error}") from None
-
-
-def _row_groups(document: Any) -> tuple[int, ...]:  # noqa: ANN401 - pyarrow has no types
-    """Return the rows at which the row groups of a Parquet file begin."""
-    sizes = [document.metadata.row_group(i).num_rows for i in range(document.num_row_groups)]
-    return tuple(accumulate([0, *sizes[:-1]])) if sizes else ()
-
-
 def _count_rows(path: str, text_column: str) -> QuestionFile:
     """Return a file with its number of rows."""
     kind = _format_of(path) or ""
@@ -375,15 +338,18 @@ def _count_rows(path: str, text_column: str) -> QuestionFile:
     size = system.get_file_info(inner).size or 0
     with _open(path) as stream:
         if kind == PARQUET:
-            document = _open_parquet(stream, path)
+            document = open_parquet(stream, path)
             names = document.schema_arrow.names
             if text_column not in names:
                 raise DataError(
                     f"{path} has no column {text_column!r}, its columns are {', '.join(names)}: "
                     "name the column of the questions"
                 )
-            n_rows, groups = document.metadata.num_rows, _row_groups(document)
+            n_rows, groups = document.metadata.num_rows, row_groups(document)
             return QuestionFile(path, kind, size, n_rows, groups=groups)
+        if kind == CSV:
+            n_rows = len(read_csv(stream, path, (ID_COLUMN, text_column)))
+            return QuestionFile(path, kind, size, n_rows)
         index = index_lines(stream)
     starts = () if path.endswith(".gz") else index.starts
     return QuestionFile(path, kind, size, index.n_rows, starts=starts)

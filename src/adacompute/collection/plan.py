@@ -123,7 +123,7 @@ def read_plan(source: str, options: CollectOptions) -> Plan:
     prices = options.token_prices, options.price_as
     choice = {name: getattr(options, name) for name in CHOICE}
     return Plan(
-        questions=choose_questions(read_question_source(source), **choice),
+        questions=choose_questions(read_question_source(source, options.columns), **choice),
         arms=read_arms(options.arms, default, options.grader, *prices),
         scorer_prices=TokenPrices(call=options.scorer_price),
         timeouts=Timeouts(first_byte_s=options.timeout, total_s=max(600.0, options.timeout)),

@@ -9,7 +9,7 @@ This module does not interpret the columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -173,21 +173,30 @@ def _to_integer(number: float, text: str) -> int:
     raise ValueError(f"is {text}, not an integer")
 
 
+def csv_options(columns: Sequence[str] = ()) -> dict[str, Any]:
+    """Return how CSV files are read: these columns as texts, and cells without a text as null."""
+    return {
+        "read_options": pa.csv.ReadOptions(block_size=MAX_ROW_BYTES, use_threads=False),
+        "parse_options": pa.csv.ParseOptions(newlines_in_values=True),
+        "convert_options": pa.csv.ConvertOptions(
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            include_columns=list(columns),
+            column_types=dict.fromkeys(columns, pa.string()),
+            include_missing_columns=True,
+        ),
+    }
+
+
 def read_csv(path: Path, find_types: FindTypes, problems: Problems) -> ReadColumns:
     """Read a CSV file with a header; quoted fields may contain line breaks."""
-    read_options = pa.csv.ReadOptions(block_size=MAX_ROW_BYTES, use_threads=False)
-    parse_options = pa.csv.ParseOptions(newlines_in_values=True)
-    convert_options = pa.csv.ConvertOptions(
-        null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-    )
     try:
-        with pa.csv.open_csv(path, read_options, parse_options) as file:
+        with pa.csv.open_csv(path, **csv_options()) as file:
             names: list[str] = file.schema.names
         types = find_types(names)
         present = [name for name in types if names.count(name) == 1]
-        convert_options.include_columns = present
-        convert_options.column_types = dict.fromkeys(present, pa.string())
-        table = pa.csv.read_csv(path, read_options, parse_options, convert_options)
+        table = pa.csv.read_csv(path, **csv_options(present))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as CSV: {first_line(error)}") from None
     columns = [convert_texts(name, table[name], types[name], problems) for name in present]

@@ -132,7 +132,7 @@ class ReportOptions(PriceOptions, SavingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectOptions(SamplingOptions, ServerOptions, PriceOptions, SeedOptions):
+class CollectOptions(SamplingOptions, ServerOptions, PriceOptions, ColumnOptions, SeedOptions):
     """Sample what a run lacks from any OpenAI-compatible server.
 
     adacompute collect questions.jsonl --run run --base-url URL --model NAME --grader numeric
@@ -142,6 +142,7 @@ class CollectOptions(SamplingOptions, ServerOptions, PriceOptions, SeedOptions):
         "model",
         "base_url",
         "grader",
+        "columns",
         "samples",
         "arms",
         "max_cost",
@@ -199,7 +200,7 @@ class ServeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchOptions(PriceOptions, KeyOptions):
+class BatchOptions(PriceOptions, ColumnOptions, KeyOptions):
     """Answer files of questions under a hard total.
 
     adacompute batch questions.jsonl --bundle policy --base-url URL --total 500 --out answers
@@ -207,7 +208,7 @@ class BatchOptions(PriceOptions, KeyOptions):
 
     OPTIONS: ClassVar = (
         *("bundle", "out", "base_urls", "total", "budget", "model", "grader"),
-        *("text_column", "plan_only", "token_prices"),
+        *("columns", "plan_only", "token_prices"),
     )
 
     bundle: Path = option("Bundle of the policy.")
@@ -222,8 +223,6 @@ class BatchOptions(PriceOptions, KeyOptions):
     max_output_tokens: int | None = option("Limit of tokens per sample.", None)
     reserve: float = option("Share kept for calls lost in a crash.", 0.01)
     concurrency: int = option("Maximum concurrent calls.", 64)
-    text_column: str = option("Column of the text.", "question")
-    id_column: str = option("Column of the id.", "question_id")
     plan_only: bool = option("Plan and write first decisions; call nothing.", False)
     engine: str = option(
         "Run on this machine (local), on Ray (ray), or on a Ray cluster (its address).", "local"

@@ -57,8 +57,7 @@ def run_batch(
     if options.plan_only:
         return plan_questions(questions, bundle=bundle, options=options, report=progress)
     _check_engine(options)
-    columns = {"text_column": options.text_column, "id_column": options.id_column}
-    source = open_questions(questions, **columns)
+    source = open_questions(questions, options.columns)
     total = read_total(options.total, options.budget, source.n_questions)
     _check_bundle(bundle, options, mean=total / source.n_questions)
     arms, grader = make_arms(options, bundle), _find_grader(options, bundle)
@@ -175,5 +174,5 @@ def _identity(
         "token_prices": {
             arm.model: vars(find_token_prices(costs.token_prices, arm.model)) for arm in priced
         },
-        "columns": [options.id_column, options.text_column],
+        "columns": [source.id_column, source.text_column],
     }

@@ -41,8 +41,7 @@ def plan_questions(
     report: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Plan a batch and write first actions."""
-    columns = {"text_column": options.text_column, "id_column": options.id_column}
-    source, out = open_questions(questions, **columns), options.out
+    source, out = open_questions(questions, options.columns), options.out
     with open_engine(options.engine, workers=workers) as chosen:
         batch = chosen.prepare(bundle, source, out, lambda progress: report(str(progress)))
         total = read_total(options.total, options.budget, batch.n_questions)

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from adacompute.batch.json_lines import INDEX_STEP
+from adacompute.batch.formats import INDEX_STEP, PARQUET
 from adacompute.batch.planning.preparation import Preparation, Prepared
-from adacompute.batch.questions import PARQUET, QuestionFile, QuestionSource, read_arrays
+from adacompute.batch.questions import QuestionFile, QuestionSource, read_arrays
 from adacompute.core.errors import DataError
 from adacompute.storage.regular_files import name_in_error, read_json, write_atomically
 
