@@ -30,7 +30,7 @@ from adacompute.datasets.example import locate_bundle
 from adacompute.features.text import extract_features
 from adacompute.options.main import BatchOptions
 from adacompute.policies.bundles.bundle import Bundle, load_bundle
-from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, start_state
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.router import ValueRouterPolicy
 from adacompute.stages.batch_plan import plan_questions
@@ -58,13 +58,15 @@ class MemoryPlan:
         episode = Episode.start(
             self.bundle.policy,
             self.price,
-            key=self.keys,
-            features=self.prepared.astype(np.float32),
-            cost=np.broadcast_to(
-                self.bundle.level_cost, (len(self.keys), self.bundle.level_cost.shape[1])
+            start_state(
+                key=self.keys,
+                features=self.prepared.astype(np.float32),
+                cost=np.broadcast_to(
+                    self.bundle.level_cost, (len(self.keys), self.bundle.level_cost.shape[1])
+                ),
+                samples=SampleMatrix(np.empty((len(self.keys), 0), dtype=np.int64)),
+                max_rounds=self.bundle.max_rounds or UNLIMITED_ROUNDS,
             ),
-            samples=SampleMatrix(np.empty((len(self.keys), 0), dtype=np.int64)),
-            max_rounds=self.bundle.max_rounds or UNLIMITED_ROUNDS,
         )
         return n_samples[episode.decide().state.level]
 

@@ -32,10 +32,10 @@ from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.scoring.imitation import measure_imitation
 from adacompute.evaluation.scoring.oracles import PAPER_LEVELS
 from adacompute.features.text import FEATURES
-from adacompute.policies.episode import Episode
+from adacompute.policies.episode import Episode, start_state
 from adacompute.policies.policy import Policy, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.router import fit_router
+from adacompute.policies.router import RouterTraining, fit_router
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 
@@ -105,10 +105,12 @@ def decide_upfront(policy: Policy, pool: Pool, price: float, table: UtilityTable
     episode = Episode.start(
         policy,
         price,
-        key=pool.key,
-        features=policy.prepare_features(pool.features),
-        cost=np.broadcast_to(table.cost, table.utility.shape),
-        samples=SampleMatrix(np.empty((len(pool), 0), dtype=np.int64)),
+        start_state(
+            key=pool.key,
+            features=policy.prepare_features(pool.features),
+            cost=np.broadcast_to(table.cost, table.utility.shape),
+            samples=SampleMatrix(np.empty((len(pool), 0), dtype=np.int64)),
+        ),
     )
     return episode.decide().state.level
 
@@ -162,9 +164,7 @@ def route(
         pool.features[train],
         table.take(train),
         make_levels(levels),
-        budgets=[budget],
-        classifier=classifier,
-        seed=seed,
+        RouterTraining(budgets=[budget], classifier=classifier, seed=seed),
     )
     return decide_upfront(policy, pool, policy.schedule.prices[0], table)
 

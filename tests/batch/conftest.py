@@ -22,7 +22,7 @@ from adacompute.features.text import extract_features
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundle
 from adacompute.policies.confidence import SIGNALS
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.router import fit_router, fit_value_router
+from adacompute.policies.router import RouterTraining, fit_router, fit_value_router
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 from adacompute.stages.research.train import make_bundle
@@ -92,7 +92,9 @@ def value_router() -> Bundle:
 def router() -> Bundle:
     """The paper's router."""
     pytest.importorskip("xgboost", reason="needs the extra 'train'")
-    return Bundle(fit_router(*_training(), LEVELS, budgets=(1.5, 2.0, 3.0)), sample_cost=2.0)
+    return Bundle(
+        fit_router(*_training(), LEVELS, RouterTraining(budgets=(1.5, 2.0, 3.0))), sample_cost=2.0
+    )
 
 
 @pytest.fixture(scope="session")

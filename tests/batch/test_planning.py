@@ -28,9 +28,9 @@ from adacompute.core.allocation.oracle import solve
 from adacompute.core.errors import ConfigError, InfeasibleBudget
 from adacompute.core.types import UtilityTable, hash_text
 from adacompute.policies.bundles.bundle import Bundle
-from adacompute.policies.episode import Episode
+from adacompute.policies.episode import Episode, start_state
 from adacompute.policies.policy import PreparedKind as Kind
-from adacompute.policies.policy import SampleEvidence, SampleMatrix
+from adacompute.policies.policy import SampleEvidence, SampleMatrix, SeenSamples
 from adacompute.policies.router import RouterPolicy
 from adacompute.sampling.blocks import question_block_features
 
@@ -100,7 +100,7 @@ def price_in_memory(bundle: Bundle, texts: list[str], total: float) -> float:
 def first_action(bundle: Bundle, price: float, key: int, cell: int) -> tuple[Any, int]:
     """Return the first action of a policy that sees arms, for one question."""
     known: dict[str, Any] = {"price": price, "key": key, "cell": cell, "rounds_left": 99}
-    found = bundle.policy.next_level([], [], SampleEvidence([], []), **known)
+    found = bundle.policy.next_level(SeenSamples([], [], SampleEvidence([], [])), **known)
     assert found is not None
     level = bundle.policy.levels[found[0]]
     assert found[1] == level.n_samples
@@ -118,11 +118,13 @@ def actions_in_memory(bundle: Bundle, texts: list[str], price: float) -> list[tu
     episode = Episode.start(
         bundle.policy,
         price,
-        key=np.array([hash_text(text) for text in texts], dtype=np.uint64),
-        features=features,
-        cost=np.broadcast_to(bundle.level_cost, (len(texts), bundle.level_cost.shape[1])),
-        samples=SampleMatrix(np.empty((len(texts), 0), dtype=np.int64)),
-        max_rounds=bundle.max_rounds or 99,
+        start_state(
+            key=np.array([hash_text(text) for text in texts], dtype=np.uint64),
+            features=features,
+            cost=np.broadcast_to(bundle.level_cost, (len(texts), bundle.level_cost.shape[1])),
+            samples=SampleMatrix(np.empty((len(texts), 0), dtype=np.int64)),
+            max_rounds=bundle.max_rounds or 99,
+        ),
     )
     levels = [bundle.policy.levels[i] for i in episode.decide().state.level]
     return [(level.model, level.n_samples) for level in levels]

@@ -41,8 +41,9 @@ from adacompute.policies.bundles.bundle import (
     load_bundle,
     save_bundle,
 )
-from adacompute.policies.draft_router import fit_draft_router
+from adacompute.policies.draft_router import Drafts, fit_draft_router
 from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.router import RouterTraining
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import FixedRule
@@ -924,12 +925,14 @@ def test_gateway_decides_by_the_entropy_of_the_first_sample(
     table = UtilityTable(np.where(unsure[:, None], [0.1, 0.9], [0.9, 0.9]), np.array([1.0, 2.0]))
     policy = fit_draft_router(
         np.zeros((80, len(FEATURE_SETS["paper"])), np.float32),
-        np.where(unsure, 0.6, 0.0),
+        Drafts(
+            np.where(unsure, 0.6, 0.0),
+            DraftSource("entropy", 2),
+            FEATURE_SETS["paper"].index("entropy_estimate"),
+        ),
         table,
         make_levels((1, 2)),
-        source=DraftSource("entropy", 2),
-        column=FEATURE_SETS["paper"].index("entropy_estimate"),
-        budgets=[1.5],
+        RouterTraining(budgets=[1.5]),
     )
     price = policy.schedule.prices[0]
     frontier = (FrontierPoint(1.0, price, 1.0, 1.0, 1.0, 0.5, 0.4, 0.6, 1.0),)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from adacompute.core.types import IntArray, make_levels
-from adacompute.policies.episode import Episode, run_episode
+from adacompute.policies.episode import Episode, run_episode, start_state
 from adacompute.policies.policy import ObservedSamples, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
@@ -30,10 +30,12 @@ def play_rule() -> Callable[[Rule, IntArray], IntArray]:
         start = Episode.start(
             RulePolicy("rule", levels, (rule,), PriceSchedule((1.0,))),
             1.0,
-            key=np.arange(len(answer), dtype=np.uint64),
-            features=np.empty((len(answer), 0), dtype=np.float32),
-            cost=np.ones((len(answer), len(levels))),
-            samples=SampleMatrix(answer),
+            start_state(
+                key=np.arange(len(answer), dtype=np.uint64),
+                features=np.empty((len(answer), 0), dtype=np.float32),
+                cost=np.ones((len(answer), len(levels))),
+                samples=SampleMatrix(answer),
+            ),
         )
         return run_episode(start.decide()).state.observed.n_samples
 

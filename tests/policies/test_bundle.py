@@ -21,7 +21,7 @@ from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundl
 from adacompute.policies.bundles.bundle_files import FILE, locate_file
 from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.router import fit_router, fit_value_router
+from adacompute.policies.router import RouterTraining, fit_router, fit_value_router
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule, VoteLeadRule
 from adacompute.policies.uniform import FixedRule, RetryRule
@@ -54,7 +54,7 @@ def learned() -> dict[str, Policy]:
     features = rng.normal(size=(60, 2)).astype(np.float32)
     table = UtilityTable(np.sort(rng.random((60, 3)), axis=1), np.array([1.0, 2.0, 4.0]))
     return {
-        "router": fit_router(features, table, LEVELS, budgets=(1.5, 2.5)),
+        "router": fit_router(features, table, LEVELS, RouterTraining(budgets=(1.5, 2.5))),
         "value-router": fit_value_router(features, table, LEVELS),
         "rules": RULES,
     }
@@ -412,7 +412,9 @@ def test_policies_that_cannot_be_loaded_are_not_saved(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     features = rng.normal(size=(60, 2)).astype(np.float32)
     table = UtilityTable(np.sort(rng.random((60, 3)), axis=1), np.array([1.0, 2.0, 4.0]))
-    logistic = fit_router(features, table, LEVELS, budgets=(1.5,), classifier="logistic")
+    logistic = fit_router(
+        features, table, LEVELS, RouterTraining(budgets=(1.5,), classifier="logistic")
+    )
     for policy, why in (
         (Custom(), "Custom cannot be saved"),
         (

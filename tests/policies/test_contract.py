@@ -15,7 +15,7 @@ from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
-from adacompute.policies.episode import Episode
+from adacompute.policies.episode import Episode, start_state
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 from test_support.populations import make_population
 
@@ -59,10 +59,12 @@ def start(experiment: Experiment, policy: Policy, price: float) -> Episode:
     return Episode.start(
         policy,
         price,
-        key=experiment.pool.key,
-        features=policy.prepare_features(experiment.pool.features),
-        cost=np.broadcast_to(samples, (QUESTIONS, len(samples))),
-        samples=SampleMatrix(experiment.replay.samples.answer[:: experiment.n_permutations]),
+        start_state(
+            key=experiment.pool.key,
+            features=policy.prepare_features(experiment.pool.features),
+            cost=np.broadcast_to(samples, (QUESTIONS, len(samples))),
+            samples=SampleMatrix(experiment.replay.samples.answer[:: experiment.n_permutations]),
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from adacompute.core.errors import DataError
 from adacompute.core.types import IntArray, make_levels
-from adacompute.policies.episode import Episode, run_episode
+from adacompute.policies.episode import Episode, run_episode, start_state
 from adacompute.policies.policy import NO_LEVEL, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
@@ -31,11 +31,13 @@ def begin(answer: IntArray, rule: Rule = ADAPTIVE, *, rounds: int = 99) -> Episo
     return Episode.start(
         RulePolicy("rule", levels, (rule,), PriceSchedule((1.0,))),
         1.0,
-        key=np.arange(len(answer), dtype=np.uint64),
-        features=np.empty((len(answer), 0), dtype=np.float32),
-        cost=np.tile(2.0 * np.arange(1, MAX_SAMPLES + 1), (len(answer), 1)),
-        samples=SampleMatrix(answer),
-        max_rounds=rounds,
+        start_state(
+            key=np.arange(len(answer), dtype=np.uint64),
+            features=np.empty((len(answer), 0), dtype=np.float32),
+            cost=np.tile(2.0 * np.arange(1, MAX_SAMPLES + 1), (len(answer), 1)),
+            samples=SampleMatrix(answer),
+            max_rounds=rounds,
+        ),
     )
 
 
@@ -124,10 +126,12 @@ def test_a_repeated_episode_equals_separate_episodes(answer: IntArray, times: in
     once = Episode.start(
         once.policy,
         once.price,
-        key=once.state.key,
-        features=once.state.features,
-        cost=once.cost,
-        samples=SampleMatrix(rows),
+        start_state(
+            key=once.state.key,
+            features=once.state.features,
+            cost=once.cost,
+            samples=SampleMatrix(rows),
+        ),
     )
     repeated = run_episode(once.decide().repeat(times))
     from_start = run_episode(begin(rows).decide())

@@ -13,6 +13,7 @@ from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix, 
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import (
     RouterPolicy,
+    RouterTraining,
     ValueRouterPolicy,
     fit_router,
     fit_value_router,
@@ -124,7 +125,7 @@ def test_max_regret_is_the_loss_of_the_worst_level() -> None:
 
 def test_a_router_learns_the_oracle_from_informative_features() -> None:
     features, table = separable()
-    router = fit_router(features, table, LEVELS, budgets=(1.2, 1.6, 2.3))
+    router = fit_router(features, table, LEVELS, RouterTraining(budgets=(1.2, 1.6, 2.3)))
     assert len(router.models) == len(router.schedule.prices) == 3
     for budget, price in zip((1.2, 1.6, 2.3), router.schedule.prices, strict=True):
         oracle = solve(table, budget)
@@ -137,19 +138,19 @@ def test_a_router_learns_the_oracle_from_informative_features() -> None:
 
 def test_budgets_with_the_same_labels_share_one_classifier() -> None:
     features, table = separable(60)
-    router = fit_router(features, table, LEVELS, budgets=(9.0, 8.0, 7.0, 1.0, 1.0))
+    router = fit_router(features, table, LEVELS, RouterTraining(budgets=(9.0, 8.0, 7.0, 1.0, 1.0)))
     assert len(router.models) == len(router.schedule.prices) == 2
     assert (
         router.schedule.prices[1] == router.schedule.prices[0] / 2
     )  # if all upgrades fit, the price is 0
-    everything = fit_router(features, table, LEVELS, budgets=(9.0,))
+    everything = fit_router(features, table, LEVELS, RouterTraining(budgets=(9.0,)))
     assert everything.schedule.prices == (1.0,)
 
 
 def test_budgets_with_equal_prices_keep_their_classifiers() -> None:
     table = UtilityTable(np.tile([0.2, 0.6], (40, 1)), np.array([1.0, 2.0]))
     features = np.random.default_rng(0).normal(size=(40, 1)).astype(np.float32)
-    router = fit_router(features, table, make_levels((1, 2)), budgets=(1.25, 1.75))
+    router = fit_router(features, table, make_levels((1, 2)), RouterTraining(budgets=(1.25, 1.75)))
     assert len(router.models) == 2
     assert router.schedule.prices == pytest.approx((0.4, 0.4))
 
@@ -160,8 +161,10 @@ def test_cost_sensitive_training_prefers_the_smaller_loss() -> None:
     table = UtilityTable(np.array([many] * 60 + [few] * 40), COST)
     features = np.zeros((100, 1), dtype=np.float32)
     state = state_of(np.zeros((1, 1)))
-    plain = fit_router(features, table, LEVELS, budgets=(1.6,))
-    weighted = fit_router(features, table, LEVELS, budgets=(1.6,), cost_sensitive=True)
+    plain = fit_router(features, table, LEVELS, RouterTraining(budgets=(1.6,)))
+    weighted = fit_router(
+        features, table, LEVELS, RouterTraining(budgets=(1.6,), cost_sensitive=True)
+    )
     assert plain.decide(state, 1.0).tolist() == [1]
     assert weighted.decide(state, 1.0).tolist() == [0]
 

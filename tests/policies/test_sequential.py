@@ -15,12 +15,12 @@ from adacompute.core.states import states
 from adacompute.core.types import Float32Array, IntArray, Level, make_levels
 from adacompute.policies.bundles.bundle_files import TABLES
 from adacompute.policies.bundles.sequential_tables import from_spec, to_spec
-from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode, start_state
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.policies.sequential.prior import response_profile
 from adacompute.policies.sequential.vote_table import MAX_PLANS
-from adacompute.policies.sequential.vote_table_fit import fit_by_votes
+from adacompute.policies.sequential.vote_table_fit import TrainingSet, fit_by_votes
 from adacompute.policies.spec import PolicySpec
 
 MAX_SAMPLES = 8
@@ -46,7 +46,8 @@ def fit_answers(features: Float32Array, answers: Answers) -> SequentialPolicy:
     profile = response_profile(answers, MAX_SAMPLES)
     every = np.arange(len(answers))
     sums = StateSums(answers, MAX_SAMPLES)
-    return fit_by_votes(features, profile, sums, LEVELS, rows=every, group=every.astype(np.uint64))
+    training = TrainingSet(features, profile, every, sums, rows=every)
+    return fit_by_votes(training, LEVELS)
 
 
 def fit(size: int, *, telling: float, seed: int = 0) -> SequentialPolicy:
@@ -65,11 +66,13 @@ def count_samples(
     start = Episode.start(
         policy,
         price,
-        key=np.arange(len(features), dtype=np.uint64),
-        features=policy.prepare_features(features),
-        cost=np.broadcast_to(samples, (len(features), len(samples))),
-        samples=SampleMatrix(answers.answer.reshape(len(features), -1)),
-        max_rounds=rounds,
+        start_state(
+            key=np.arange(len(features), dtype=np.uint64),
+            features=policy.prepare_features(features),
+            cost=np.broadcast_to(samples, (len(features), len(samples))),
+            samples=SampleMatrix(answers.answer.reshape(len(features), -1)),
+            max_rounds=rounds,
+        ),
     )
     return run_episode(start.decide()).state.observed.n_samples
 

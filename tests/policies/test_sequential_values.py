@@ -20,7 +20,7 @@ from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.bundles.bundle_files import TABLES, unpack_tables
 from adacompute.policies.bundles.sequential_tables import from_spec, to_spec
 from adacompute.policies.confidence import equal_confidence
-from adacompute.policies.policy import SampleEvidence
+from adacompute.policies.policy import SampleEvidence, SeenSamples
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.sequential.advantage_fit import TrainingOrders, fit_advantages
 from adacompute.policies.sequential.arm_samples import Grid, OrderedSamples, list_counts
@@ -164,7 +164,7 @@ def walk(
     for n_rounds in range(sum(policy.max_by_arm) + 1):
         known: dict[str, Any] = {"price": price, "key": key, "cell": cell}
         left = rounds_left - n_rounds
-        found = policy.next_level(arm, answer, evidence, **known, rounds_left=left)
+        found = policy.next_level(SeenSamples(arm, answer, evidence), **known, rounds_left=left)
         if found is None or left == 0:
             position = values.grid.find([arm.count(a) for a in range(len(policy.arms))])
             return Walk(position, n_rounds)
@@ -254,7 +254,7 @@ def test_between_two_prices_each_question_takes_one_of_both() -> None:
 def test_uniform_choices_are_drawn_at_once_for_every_question() -> None:
     policy, orders = make_policy(7, (2, 3), uniform=True), make_orders(8, (2, 3))
     known: dict[str, Any] = {"price": PRICES[1], "key": 1, "cell": 0, "rounds_left": 9}
-    assert policy.next_level([], [], SampleEvidence([], []), **known) == (4, 3)
+    assert policy.next_level(SeenSamples([], [], SampleEvidence([], [])), **known) == (4, 3)
     end = find(policy, orders)
     assert (end[:, 1] == policy.fitted.grid.find((0, 3))).all()
     assert (end[:, 3] == policy.fitted.grid.find((1, 0))).all()

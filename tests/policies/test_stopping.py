@@ -10,7 +10,7 @@ from scipy.stats import beta
 
 from adacompute.core.types import IntArray, make_levels
 from adacompute.core.votes import winner
-from adacompute.policies.episode import Episode
+from adacompute.policies.episode import Episode, start_state
 from adacompute.policies.policy import ObservedSamples, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
@@ -116,10 +116,12 @@ def play_rounds(rule: VoteLeadRule, answers: IntArray) -> tuple[Episode, list[li
     episode = Episode.start(
         RulePolicy("lead", levels, (rule,), PriceSchedule((1.0,))),
         1.0,
-        key=np.arange(size, dtype=np.uint64),
-        features=np.zeros((size, 0), dtype=np.float32),
-        cost=np.ones((size, len(levels))),
-        samples=SampleMatrix(answers[:, : rule.max_samples]),
+        start_state(
+            key=np.arange(size, dtype=np.uint64),
+            features=np.zeros((size, 0), dtype=np.float32),
+            cost=np.ones((size, len(levels))),
+            samples=SampleMatrix(answers[:, : rule.max_samples]),
+        ),
     ).decide()
     rounds: list[list[int]] = [[] for _ in range(size)]
     while len(episode.active):

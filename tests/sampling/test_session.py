@@ -18,7 +18,7 @@ from adacompute.core.types import Level, hash_text, make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.models.messages import Sample
 from adacompute.policies.bundles.bundle import Bundle, load_bundle
-from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode, run_episode
+from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode, run_episode, start_state
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
@@ -86,11 +86,13 @@ def replay(
     episode = Episode.start(
         policy,
         PRICE,
-        key=np.array([hash_text(question or "")], dtype=np.uint64),
-        features=policy.prepare_features(question_features(bundle, question)),
-        cost=bundle.level_cost,
-        samples=SampleMatrix(np.array([classes([v for v, _ in samples])]), logprob=logprob),
-        max_rounds=max_rounds or UNLIMITED_ROUNDS,
+        start_state(
+            key=np.array([hash_text(question or "")], dtype=np.uint64),
+            features=policy.prepare_features(question_features(bundle, question)),
+            cost=bundle.level_cost,
+            samples=SampleMatrix(np.array([classes([v for v, _ in samples])]), logprob=logprob),
+            max_rounds=max_rounds or UNLIMITED_ROUNDS,
+        ),
     ).decide()
     done = run_episode(episode)
     chosen = int(find_winner(done, tie_break=bundle.tie_break)[0])

@@ -23,7 +23,7 @@ from adacompute.policies.sequential.advantage_fit import TrainingOrders, fit_adv
 from adacompute.policies.sequential.arm_samples import Grid, list_counts
 from adacompute.policies.sequential.fitted_values import RoundLimits, list_actions
 from adacompute.policies.sequential.prior import fit_cells, pooled_prior, response_profile
-from adacompute.policies.sequential.vote_table_fit import fit_by_votes
+from adacompute.policies.sequential.vote_table_fit import TrainingSet, fit_by_votes
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, FloatArray, IntArray
@@ -146,16 +146,16 @@ def fit_vote_states(
 ) -> SequentialPolicy:
     """Fit the policy that decides by how many samples voted for each answer."""
     levels = make_levels(tuple(range(1, min(MAX_SAMPLES, max(experiment.levels)) + 1)))
-    return fit_by_votes(
+    training = TrainingSet(
         features[train],
         experiment.response_profile[train],
+        number_by_appearance(experiment.pool.group[train]),
         experiment.state_sums,
-        levels,
         rows=train,
-        group=experiment.pool.group[train],
-        round_cost=experiment.round_cost(train) / experiment.sample_cost(train),
         seed=experiment.seed,
     )
+    round_cost = experiment.round_cost(train) / experiment.sample_cost(train)
+    return fit_by_votes(training, levels, round_cost=round_cost)
 
 
 def _profile_arms(evidence: Evidence) -> FloatArray:

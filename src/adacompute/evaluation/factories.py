@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,9 +24,9 @@ from adacompute.evaluation.evidence_factories import (
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.features.text import FEATURES
-from adacompute.policies.draft_router import fit_draft_router
+from adacompute.policies.draft_router import Drafts, fit_draft_router
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
-from adacompute.policies.router import fit_router, fit_value_router
+from adacompute.policies.router import RouterTraining, fit_router, fit_value_router
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.sequential.vote_table import PRICE_JITTER
 from adacompute.policies.stopping import adaptive_grid, decided_grid, early_grid
@@ -161,19 +161,19 @@ def make_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
         lowest + 0.2 * (min(inside, default=highest) - lowest),
         (max(inside, default=lowest) + highest) / 2,
     ]
-    known: dict[str, Any] = {
-        "budgets": [*inside, *around],
-        "classifier": experiment.classifier,
-        "cost_sensitive": experiment.cost_sensitive,
-        "seed": experiment.seed,
-    }
+    training = RouterTraining(
+        budgets=[*inside, *around],
+        classifier=experiment.classifier,
+        cost_sensitive=experiment.cost_sensitive,
+        seed=experiment.seed,
+    )
     pool, levels = experiment.pool, experiment.policy_levels
     if experiment.draft:
         first, source = pool.first_drafts()
-        known |= {"source": source, "column": FEATURES.index("entropy_estimate")}
-        fitted = fit_draft_router(pool.features[train], first[train], table, levels, **known)
+        drafts = Drafts(first[train], source, FEATURES.index("entropy_estimate"))
+        fitted = fit_draft_router(pool.features[train], drafts, table, levels, training)
         return FittedPolicy(fitted, fitted.schedule.prices, pool.features)
-    policy = fit_router(pool.features[train], table, levels, **known)
+    policy = fit_router(pool.features[train], table, levels, training)
     return FittedPolicy(policy, policy.schedule.prices, pool.features)
 
 

@@ -23,7 +23,7 @@ from adacompute.core.errors import DataError
 from adacompute.core.state_sums import TieGains
 from adacompute.core.states import states
 from adacompute.core.votes import running_accuracy
-from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode, start_state
 from adacompute.policies.policy import IndexRule, ObservedSamples, Policy, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
 
@@ -345,10 +345,12 @@ class Replay:
         start = Episode.start(
             policy,
             price,
-            key=self.pool.key,
-            features=features,
-            cost=np.tile(cost, (len(self.pool), 1)),
-            samples=self.samples,
-            max_rounds=self.max_rounds,
+            start_state(
+                key=self.pool.key,
+                features=features,
+                cost=np.tile(cost, (len(self.pool), 1)),
+                samples=self.samples,
+                max_rounds=self.max_rounds,
+            ),
         )
         return start.decide()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.types import Level
-from adacompute.policies.policy import Policy, PreparedKind, SampleEvidence, mixing_uniform
+from adacompute.policies.policy import Policy, PreparedKind, SeenSamples, mixing_uniform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,20 +52,12 @@ class ArmMixture(Policy):
         return tuple(name_level(self.arms, arm, n) for arm, n in self.choices)
 
     def next_level(
-        self,
-        arm: Sequence[int],
-        answer: Sequence[int],
-        evidence: SampleEvidence,
-        *,
-        price: float,
-        key: int,
-        **_: int,
+        self, seen: SeenSamples, *, price: float, key: int, **_: int
     ) -> tuple[int, int] | None:
         """Return the level to reach next and the samples it needs in total; None means stop."""
-        del answer, evidence
         level = self.schedule.select_one(price, key)
         n_samples = self.choices[level][1]
-        return (level, n_samples) if len(arm) < n_samples else None
+        return (level, n_samples) if len(seen.arm) < n_samples else None
 
     def arm_of_level(self, level: int) -> int:
         """Return the arm that a level samples."""

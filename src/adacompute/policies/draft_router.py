@@ -8,7 +8,6 @@ it is paid for. The policy does not know how its models were fitted.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,14 +17,12 @@ from adacompute.features.draft import ENTROPY, SURPRISE, DraftSource
 from adacompute.policies.policy import Policy, PreparedKind, State
 from adacompute.policies.router import (
     RouterPolicy,
+    RouterTraining,
     fit_router,
     router_from_spec,
     router_to_spec,
 )
 from adacompute.policies.spec import PolicySpec, read_entry
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,27 +65,32 @@ class DraftRouterPolicy(RouterPolicy):
         return np.where(np.isnan(first), self.default, first)
 
 
+@dataclass(frozen=True, eq=False)
+class Drafts:
+    """The uncertainty of one sample of each question, (N,), and the feature that will hold it."""
+
+    uncertainty: FloatArray
+    source: DraftSource
+    column: int
+
+
 def fit_draft_router(
     features: Float32Array,
-    draft: FloatArray,
+    drafts: Drafts,
     table: UtilityTable,
     levels: tuple[Level, ...],
-    *,
-    source: DraftSource,
-    column: int,
-    budgets: Sequence[float],
-    **options: Any,  # noqa: ANN401 - those of fit_router
+    training: RouterTraining,
 ) -> DraftRouterPolicy:
-    """Fit a router whose features include the uncertainty of one sample of each question, (N,)."""
+    """Fit a router whose features include the uncertainty of one sample of each question."""
     if levels[0].n_samples != 1:
         raise ConfigError(
             f"a draft is one sample, and the lowest level has {levels[0].n_samples}: add level 1"
         )
-    default = float(np.nanmean(draft))
+    default, column = float(np.nanmean(drafts.uncertainty)), drafts.column
     drafted = features.copy()
-    drafted[:, column] = np.where(np.isnan(draft), default, draft)
-    router = fit_router(drafted, table, levels, budgets=budgets, **options)
-    return DraftRouterPolicy(levels, router.models, router.schedule, source, column, default)
+    drafted[:, column] = np.where(np.isnan(drafts.uncertainty), default, drafts.uncertainty)
+    router = fit_router(drafted, table, levels, training)
+    return DraftRouterPolicy(levels, router.models, router.schedule, drafts.source, column, default)
 
 
 def to_spec(policy: DraftRouterPolicy) -> PolicySpec:

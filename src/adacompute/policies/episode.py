@@ -25,6 +25,29 @@ TIE_BREAKS = (FIRST_SEEN, LOGPROB)
 """Which answer wins a tie: the one seen first, or the one with the largest log-probability."""
 
 
+def start_state(
+    *,
+    key: KeyArray,
+    features: Float32Array,
+    cost: FloatArray,
+    samples: SampleMatrix,
+    max_rounds: int = UNLIMITED_ROUNDS,
+) -> State:
+    """Return the state of questions without samples. Row i of ``samples`` belongs to question i.
+
+    ``features`` are those returned by the policy's ``prepare_features``.
+    """
+    size = len(key)
+    return State(
+        key=key,
+        features=features,
+        cost=cost,
+        observed=ObservedSamples(samples, np.arange(size), np.zeros(size, dtype=np.int64)),
+        level=np.full(size, NO_LEVEL, dtype=np.int64),
+        rounds_left=np.full(size, max_rounds, dtype=np.int64),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Episode:
     """The current state of N questions, and which of them are still active.
@@ -43,32 +66,11 @@ class Episode:
     level_samples: IntArray
 
     @staticmethod
-    def start(
-        policy: Policy,
-        price: float,
-        *,
-        key: KeyArray,
-        features: Float32Array,
-        cost: FloatArray,
-        samples: SampleMatrix,
-        max_rounds: int = UNLIMITED_ROUNDS,
-    ) -> Episode:
-        """Start without samples. Row i of ``samples`` belongs to question i.
-
-        ``features`` are those returned by the policy's ``prepare_features``.
-        """
-        size = len(key)
-        none = np.zeros(size, dtype=np.int64)
-        state = State(
-            key=key,
-            features=features,
-            cost=cost,
-            observed=ObservedSamples(samples, np.arange(size), none),
-            level=np.full(size, NO_LEVEL, dtype=np.int64),
-            rounds_left=np.full(size, max_rounds, dtype=np.int64),
-        )
+    def start(policy: Policy, price: float, state: State) -> Episode:
+        """Start where no question has samples yet."""
         level_samples = np.array([level.n_samples for level in policy.levels])
-        return Episode(policy, price, state, cost, np.arange(size), none, level_samples)
+        rows, none = np.arange(len(state)), state.observed.n_samples
+        return Episode(policy, price, state, state.cost, rows, none, level_samples)
 
     def repeat(self, times: int) -> Episode:
         """Repeat every question ``times`` times, each on its own row of the samples.

@@ -169,6 +169,14 @@ class SampleEvidence(NamedTuple):
         return SampleEvidence(self.log_odds[:count], self.weight[:count])
 
 
+class SeenSamples(NamedTuple):
+    """The samples of one question so far: the arm, answer and evidence of each."""
+
+    arm: Sequence[int]
+    answer: Sequence[int]
+    evidence: SampleEvidence
+
+
 class PreparedKind(Enum):
     """What a policy keeps of the features of a question."""
 
@@ -280,15 +288,7 @@ class Policy:
         raise NotImplementedError(f"{type(self).__name__} has no decide")
 
     def next_level(
-        self,
-        arm: Sequence[int],
-        answer: Sequence[int],
-        evidence: SampleEvidence,
-        *,
-        price: float,
-        key: int,
-        cell: int,
-        rounds_left: int,
+        self, seen: SeenSamples, *, price: float, key: int, cell: int, rounds_left: int
     ) -> tuple[int, int] | None:
         """Return the level to reach next and the samples it needs in total; None means stop.
 

@@ -106,30 +106,33 @@ def max_regret(table: UtilityTable, choice: IntArray, price: float) -> FloatArra
     return np.asarray(best - net.min(axis=1), dtype=np.float64)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RouterTraining:
+    """How a router is fitted; if ``cost_sensitive``, questions are weighted by ``max_regret``."""
+
+    budgets: Sequence[float]
+    classifier: str = "gbm"
+    cost_sensitive: bool = False
+    seed: int = 0
+
+
 def fit_router(
     features: Float32Array,
     table: UtilityTable,
     levels: tuple[Level, ...],
-    *,
-    budgets: Sequence[float],
-    classifier: str = "gbm",
-    cost_sensitive: bool = False,
-    seed: int = 0,
+    training: RouterTraining,
 ) -> RouterPolicy:
-    """Fit one classifier of the oracle's levels for each budget.
-
-    If ``cost_sensitive``, questions are weighted by ``max_regret``.
-    """
+    """Fit one classifier of the oracle's levels for each budget."""
     models: list[Predictor] = []
     prices: list[float] = []
     label = np.empty(0, dtype=np.int64)
-    for budget in sorted(budgets):
+    for budget in sorted(training.budgets):
         oracle = solve(table, budget)
         if np.array_equal(oracle.choice, label):
             continue  # the same classifier again
         label = oracle.choice
         weight = None
-        if cost_sensitive:
+        if training.cost_sensitive:
             weight = max_regret(table, label, oracle.price) + 1e-6
         price = oracle.price or (prices[-1] / 2 if prices else 1.0)
         # Two budgets may have the same price; prices of a schedule must decrease.
@@ -140,8 +143,8 @@ def fit_router(
                 label,
                 n_levels=len(levels),
                 weight=weight,
-                classifier=classifier,
-                seed=seed,
+                classifier=training.classifier,
+                seed=training.seed,
             )
         )
     return RouterPolicy(levels, tuple(models), PriceSchedule(tuple(prices)))

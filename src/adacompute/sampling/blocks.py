@@ -25,12 +25,13 @@ from adacompute.features.text import extract_features, feature_names
 from adacompute.models.messages import Sample
 from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.confidence import LENGTH, Confidence, vote
-from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode
+from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode, start_state
 from adacompute.policies.policy import (
     NO_LEVEL,
     ObservedSamples,
     SampleEvidence,
     SampleMatrix,
+    SeenSamples,
 )
 
 MANY_ROUNDS = 1 << 20
@@ -280,14 +281,9 @@ def _look_up_evidence(one: QuestionProgress, answers: Sequence[int]) -> _Next | 
     n_samples = one.target
     rounds = one.rounds_left - (one.level != NO_LEVEL)
     cell = int(one.features.item(0)) if one.features is not None and one.features.size else 0
+    seen = SeenSamples(one.arms[:n_samples], answers[:n_samples], one.evidence.first(n_samples))
     found = one.bundle.policy.next_level(
-        one.arms[:n_samples],
-        answers[:n_samples],
-        one.evidence.first(n_samples),
-        price=one.price,
-        key=one.key,
-        cell=cell,
-        rounds_left=rounds,
+        seen, price=one.price, key=one.key, cell=cell, rounds_left=rounds
     )
     if found is None or rounds <= 0:
         return _Next(one.level, n_samples, is_active=False)
@@ -337,11 +333,13 @@ def _resume(block: list[QuestionProgress], samples: SampleMatrix) -> Episode:
     episode = Episode.start(
         first.bundle.policy,
         first.price,
-        key=np.array([one.key for one in block], dtype=np.uint64),
-        features=_prepare(block),
-        cost=np.broadcast_to(cost, (size, cost.shape[1])),
-        samples=samples,
-        max_rounds=first.rounds_left,
+        start_state(
+            key=np.array([one.key for one in block], dtype=np.uint64),
+            features=_prepare(block),
+            cost=np.broadcast_to(cost, (size, cost.shape[1])),
+            samples=samples,
+            max_rounds=first.rounds_left,
+        ),
     )
     if first.level == NO_LEVEL:
         return episode

@@ -15,7 +15,7 @@ from adacompute.batch.planning.preparation import Preparation, Prepared
 from adacompute.core.allocation.cutoff import apply_cutoff
 from adacompute.core.types import IntArray, KeyArray, UtilityTable
 from adacompute.policies.bundles.bundle import Bundle
-from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, start_state
 from adacompute.policies.policy import PreparedKind as Kind
 from adacompute.policies.policy import SampleMatrix
 
@@ -76,11 +76,13 @@ def _ask_policy(
     episode = Episode.start(
         bundle.policy,
         price,
-        key=keys,
-        features=features.astype(np.float32),
-        cost=np.broadcast_to(bundle.level_cost, (size, bundle.level_cost.shape[1])),
-        samples=SampleMatrix(np.empty((size, 0), dtype=np.int64)),
-        max_rounds=bundle.max_rounds or UNLIMITED_ROUNDS,
+        start_state(
+            key=keys,
+            features=features.astype(np.float32),
+            cost=np.broadcast_to(bundle.level_cost, (size, bundle.level_cost.shape[1])),
+            samples=SampleMatrix(np.empty((size, 0), dtype=np.int64)),
+            max_rounds=bundle.max_rounds or UNLIMITED_ROUNDS,
+        ),
     )
     return episode.decide().state.level
 

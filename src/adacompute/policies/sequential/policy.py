@@ -25,7 +25,7 @@ from adacompute.core.states import MAX_SAMPLES, find_state, states, vote_keys
 from adacompute.policies.policy import (
     Policy,
     PreparedKind,
-    SampleEvidence,
+    SeenSamples,
     State,
     mixing_uniform,
 )
@@ -213,26 +213,18 @@ class SequentialPolicy(Policy):
         return np.asarray(found.argmax(axis=0))
 
     def next_level(
-        self,
-        arm: Sequence[int],
-        answer: Sequence[int],
-        evidence: SampleEvidence,
-        *,
-        price: float,
-        key: int,
-        cell: int,
-        rounds_left: int,
+        self, seen: SeenSamples, *, price: float, key: int, cell: int, rounds_left: int
     ) -> tuple[int, int] | None:
         """Return the level to reach next and the samples it needs in total; None means stop."""
         if self.schedule is None or self.uniform is None:
             raise AssertionError
-        setting = self.schedule.select_one(price, key)
+        arm, setting = seen.arm, self.schedule.select_one(price, key)
         own, wanted = self._uniform[setting]
         n_arms = len(self.arms)
         counts = [len(arm)] if n_arms == 1 else [arm.count(a) for a in range(n_arms)]
         if not wanted:
             known = {"setting": setting, "cell": cell, "rounds_left": rounds_left}
-            chosen = self._choose(arm, answer, evidence, counts, **known)
+            chosen = self._choose(seen, counts, **known)
             if chosen == STOP:
                 return None
             own, steps = self.fitted.actions[chosen]
@@ -247,9 +239,7 @@ class SequentialPolicy(Policy):
 
     def _choose(
         self,
-        arm: Sequence[int],
-        answer: Sequence[int],
-        evidence: SampleEvidence,
+        seen: SeenSamples,
         counts: Sequence[int],
         *,
         setting: int,
@@ -257,8 +247,8 @@ class SequentialPolicy(Policy):
         rounds_left: int,
     ) -> int:
         """Return the action of the largest advantage, ``STOP`` if none is positive."""
-        values = self.fitted
-        vector = describe_one(answer, evidence.log_odds, evidence.weight, arm, counts)
+        values, answer, evidence = self.fitted, seen.answer, seen.evidence
+        vector = describe_one(answer, evidence.log_odds, evidence.weight, seen.arm, counts)
         known = setting, values.rounds.find_table(rounds_left)
         text = self._text_of_cells[cell]
         found = values.advantages_of_one(values.grid.find(counts), vector, text, *known)

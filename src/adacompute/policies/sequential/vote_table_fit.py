@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from adacompute.core.state_sums import StateSums
     from adacompute.core.states import StateMeasure, States
-    from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray, Level
+    from adacompute.core.types import Float32Array, FloatArray, IntArray, Level
 
 SHRINKAGE = (math.inf, 300.0, 80.0, 20.0)
 """Pseudo-questions that are tried for shrinking cells; infinitely many mean one pooled prior."""
@@ -47,29 +47,42 @@ SHRINKAGE_SAMPLES = 10
 """Largest number of samples when shrinkages are compared: the text matters most at the start."""
 
 
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """Training questions: their features, response profiles and groups, and sums of their states.
+
+    ``rows`` are the training questions among those of ``sums``. Copies of a question share a group.
+    """
+
+    features: Float32Array
+    profile: FloatArray
+    group: IntArray
+    sums: StateSums
+    rows: IntArray
+    seed: int = 0
+
+    def sum(self, assignments: Sequence[IntArray], sizes: Sequence[int]) -> list[StateMeasure]:
+        """Return the sums of the training questions over groups of them."""
+        spread = []
+        for assignment in assignments:
+            every = np.full(len(self.sums.answers), NO_GROUP)
+            every[self.rows] = assignment
+            spread.append(every)
+        return self.sums.sum(spread, sizes)
+
+
 def fit_by_votes(
-    features: Float32Array,
-    profile: FloatArray,
-    sums: StateSums,
-    levels: tuple[Level, ...],
-    *,
-    rows: IntArray,
-    group: KeyArray,
-    round_cost: float = 0.0,
-    seed: int = 0,
+    training: TrainingSet, levels: tuple[Level, ...], *, round_cost: float = 0.0
 ) -> SequentialPolicy:
     """Fit the prior and the break-even prices of its cells to training questions.
 
-    ``rows`` are the training questions among those of ``sums``; ``features``, ``profile`` (their
-    response profiles) and ``group`` are those of the training questions. Copies of a question share
-    a group. How far a cell is
-    shrunk towards all questions is chosen by cross-validation; a cell that is shrunk completely
-    ignores the features.
+    How far a cell is shrunk towards all questions is chosen by cross-validation; a cell that is
+    shrunk completely ignores the features.
     """
-    groups = number_by_appearance(group)
+    features, profile, sums = training.features, training.profile, training.sums
     with single_threaded():
-        training = _TrainingSet(features, profile, groups, sums, rows, seed)
-        fitted, shrinkage = fit_prior(features, profile, groups, seed=seed), 0.0
+        fitted = fit_prior(features, profile, training.group, seed=training.seed)
+        shrinkage = 0.0
         if fitted.inverse_penalty is not None:
             shrinkage = _select_shrinkage(training, fitted.inverse_penalty)
         if math.isinf(shrinkage):
@@ -103,28 +116,7 @@ def _make_policy(
     return SequentialPolicy(levels, prior, VoteTable(prices, every, round_cost))
 
 
-@dataclass(frozen=True, eq=False)
-class _TrainingSet:
-    """Training questions: their features, profiles and groups, and where their sums come from."""
-
-    features: Float32Array
-    profile: FloatArray
-    group: IntArray
-    sums: StateSums
-    rows: IntArray
-    seed: int
-
-    def sum(self, assignments: Sequence[IntArray], sizes: Sequence[int]) -> list[StateMeasure]:
-        """Return the sums of the training questions over groups of them."""
-        spread = []
-        for assignment in assignments:
-            every = np.full(len(self.sums.answers), NO_GROUP)
-            every[self.rows] = assignment
-            spread.append(every)
-        return self.sums.sum(spread, sizes)
-
-
-def _select_shrinkage(training: _TrainingSet, inverse_penalty: float) -> float:
+def _select_shrinkage(training: TrainingSet, inverse_penalty: float) -> float:
     """Choose the shrinkage with the best held-out accuracy at equal cost.
 
     The pooled prior, which ignores the text, is chosen only if it is better in every fold.
