@@ -31,6 +31,7 @@ from adacompute.batch.progress import Progress
 from adacompute.batch.ray.cluster import SETTINGS, connect
 from adacompute.batch.ray.sampling import RayBatch, sample_on_ray
 from adacompute.batch.servers import Servers
+from adacompute.models.connection.endpoint import EndpointLimits
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.policies.bundles.bundle import save_bundle
@@ -92,7 +93,7 @@ def measure_batch(out: Path, url: str, n_questions: int, concurrency: int) -> di
     job.on_progress = note
     job.settings = replace(job.settings, patience_s=60.0)
     start, cpu = time.monotonic(), time.process_time()
-    upstream = Upstream(url, "fake", max_connections=concurrency)
+    upstream = Upstream(url, "fake", limits=EndpointLimits(max_connections=concurrency))
     result = asyncio.run(job.run(upstream))
     found = _rates(result["samples"], start, cpu)
     return found | {

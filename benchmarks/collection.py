@@ -30,6 +30,7 @@ from adacompute.batch.call_limits import AdaptiveLimiter
 from adacompute.batch.calls import BatchArm, Caller
 from adacompute.collection.collector import Collector
 from adacompute.collection.store import CollectionStore
+from adacompute.models.connection.endpoint import EndpointLimits
 from adacompute.models.formats.openai_format import request_body
 from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.openai import Upstream
@@ -102,7 +103,7 @@ async def run_collector(url: str, n_samples: int, concurrency: int) -> Timing:
         positions = store.register_questions(name for name, _ in questions)
         asked = [(i, text) for i, (_, text) in zip(positions, questions, strict=True)]
         async with (
-            Upstream(url, "m", max_connections=concurrency) as model,
+            Upstream(url, "m", limits=EndpointLimits(max_connections=concurrency)) as model,
             SpendingAccount(store.directory, costs, limit=10**18, arms=["default"]) as account,
         ):
             limiter = AdaptiveLimiter(max_calls=concurrency)

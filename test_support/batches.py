@@ -25,6 +25,7 @@ from adacompute.batch.progress import Progress
 from adacompute.batch.questions import open_questions
 from adacompute.core.types import make_levels
 from adacompute.graders.grader import load_grader
+from adacompute.models.connection.endpoint import EndpointLimits
 from adacompute.models.messages import RetryPolicy, Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
@@ -135,7 +136,7 @@ def run_job(
 ) -> dict[str, Any]:
     """Run a batch to its end; return its result."""
     retries = RetryPolicy(max_attempts=3, initial_wait_s=0.001, max_wait_s=0.01)
-    upstream = Upstream(base_url, "fake", retries=retries)
+    upstream = Upstream(base_url, "fake", limits=EndpointLimits(retries=retries))
     job = make_job(directory, case)
     job.on_progress = on_progress
     return asyncio.run(job.run(upstream))

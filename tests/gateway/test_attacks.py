@@ -27,6 +27,7 @@ from adacompute.gateway.requests.refusals import Forbidden
 from adacompute.gateway.requests.rules import Rules
 from adacompute.gateway.settings.config import make_config
 from adacompute.models.calls import UNTRACKED
+from adacompute.models.connection.endpoint import EndpointLimits
 from adacompute.models.messages import RetryPolicy
 from adacompute.models.scorer import HttpScorer
 from test_support.gateways import process_usage, send
@@ -438,7 +439,7 @@ def test_a_bomb_of_the_scorer_is_an_error(
 
     async def score() -> None:
         retries = RetryPolicy(max_attempts=1)
-        async with HttpScorer(upstream.base_url, retries=retries) as scorer:
+        async with HttpScorer(upstream.base_url, limits=EndpointLimits(retries=retries)) as scorer:
             await scorer.score("2+2?", "4", tracker=UNTRACKED)
 
     with pytest.raises(ModelError):

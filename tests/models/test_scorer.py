@@ -14,6 +14,7 @@ from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.scorer import HttpScorer, parse_score
 from adacompute.testing.fake_answers import fake_score
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
+from test_support.upstreams import with_limits
 
 SOON = RetryPolicy(max_attempts=3, initial_wait_s=0.001, max_wait_s=0.01)
 
@@ -21,7 +22,8 @@ SOON = RetryPolicy(max_attempts=3, initial_wait_s=0.001, max_wait_s=0.01)
 def score(fake: FakeUpstream, path: str = "score", **options: Any) -> float:
     async def ask() -> float:
         url = f"{fake.base_url}/{path}"
-        async with HttpScorer(url, **{"retries": SOON, "tracker": UNTRACKED, **options}) as scorer:
+        given = with_limits({"retries": SOON, "tracker": UNTRACKED, **options})
+        async with HttpScorer(url, **given) as scorer:
             return await scorer.score("What is 6 x 7?", "It is 42.")
 
     return asyncio.run(ask())

@@ -14,6 +14,7 @@ from typing import Any
 from adacompute.batch.job import BatchJob
 from adacompute.models.capabilities_cache import cache_path, load_common
 from adacompute.models.connection.addresses import Addresses
+from adacompute.models.connection.endpoint import EndpointLimits
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 
@@ -43,7 +44,7 @@ class Servers:
             model,
             capabilities=self.capabilities,
             api_key=self.api_key,
-            max_connections=job.settings.concurrency,
+            limits=EndpointLimits(max_connections=job.settings.concurrency),
         )
         n = self.capabilities.choices(MAX_PER_CALL, temperature=settings.temperature, seeded=True)
         job.settings = replace(job.settings, samples_per_call=n)

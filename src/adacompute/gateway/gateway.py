@@ -46,6 +46,8 @@ from adacompute.gateway.error_replies import (
 from adacompute.gateway.forwarding.health_check import HealthChecks
 from adacompute.gateway.forwarding.passthrough import (
     MAX_BUFFERED,
+    REASON_HEADER,
+    ReplyHandling,
     forward,
     redact_error,
     without_coding,
@@ -332,9 +334,10 @@ class Gateway:
         virtual = self._voting.get(exchange.model)
         relay = self.relay if virtual is None else virtual.relay
         known = [voting.counts_all for voting in self._voting.values() if voting.relay is relay]
-        counts_all = bool(known) and all(known)
+        headers = [(REASON_HEADER, reason.encode())]
+        handling = ReplyHandling(headers, counts_all=bool(known) and all(known))
         try:
-            await forward(exchange, relay, body, recorder, reason=reason, counts_all=counts_all)
+            await forward(exchange, relay, body, recorder, handling)
         finally:
             self.account.metrics.count("passthrough_requests_total", exchange.model, reason)
 

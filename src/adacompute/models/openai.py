@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from adacompute.models.calls import CallTracker, StartedCall
 from adacompute.models.connection.addresses import Address, Addresses
-from adacompute.models.connection.endpoint import Endpoint, Parse, Read, UsageOf, track
-from adacompute.models.connection.http_session import HttpError
+from adacompute.models.connection.endpoint import Endpoint, ReplyReader, track
+from adacompute.models.connection.http_session import MAX_REPLY_BYTES, HttpError
 from adacompute.models.formats.failures import Failure, Rejection, TransientFailure, parse_reply
 from adacompute.models.formats.openai_format import (
     MalformedReply,
@@ -79,7 +80,7 @@ class Upstream(Endpoint):
             usage = parse_usage(reply.document)
             return CallUsage.of(usage, is_counted=has_one, text_bytes=text_bytes)
 
-        return await self._post(path, body, read, usage_of=usage_of)
+        return await self._post(path, body, ReplyReader(read, usage_of=usage_of))
 
     async def post_bytes(
         self,
@@ -125,24 +126,18 @@ class Upstream(Endpoint):
                 events=events,
             )
 
-        options: Any = {"headers": headers, "tracker": tracker, "key": key}
-        return await self._post(path, body, read, parse, **options, usage_of=lambda r: r.usage)
+        reader = ReplyReader(read, parse, usage_of=attrgetter("usage"))
+        return await self._post(path, body, reader, headers=headers, tracker=tracker, key=key)
 
     async def _post(
         self,
         path: str,
         body: Mapping[str, Any] | bytes,
-        read: Read[Reply],
-        parse: Parse = parse_reply,
-        *,
-        usage_of: UsageOf,
-        headers: Mapping[str, str] | None = None,
-        tracker: CallTracker | None = None,
-        key: int | None = None,
+        reader: ReplyReader[Reply],
+        **options: Any,  # noqa: ANN401 - those of _send
     ) -> Reply:
-        options: Any = {"headers": headers, "tracker": tracker, "usage_of": usage_of, "key": key}
         try:
-            return await self._send(path, body, read, parse, **options)
+            return await self._send(path, body, reader, **options)
         except Rejection as rejection:
             return replace(rejection.reply, message=self._redact(rejection.reply.message))
         except Failure as failure:
@@ -198,7 +193,7 @@ class Upstream(Endpoint):
         self, response: aiohttp.ClientResponse, on_end: Callable[[CallUsage | None], None]
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield the events of a stream; a complete one reports its usage at its end."""
-        reader, text_bytes = EventReader(self._max_reply_bytes), 0
+        reader, text_bytes = EventReader(MAX_REPLY_BYTES), 0
         usage: dict[str, Any] = {}
         try:
             async for chunk in self._get_session().chunks(response):

@@ -11,7 +11,7 @@ from typing import Any
 
 from adacompute.core.signals import MAX_VALUE
 from adacompute.models.calls import CallTracker
-from adacompute.models.connection.endpoint import Endpoint
+from adacompute.models.connection.endpoint import Endpoint, ReplyReader
 from adacompute.models.formats.failures import Failure
 from adacompute.models.formats.openai_format import MalformedReply
 from adacompute.models.model import CallUsage, parse_usage
@@ -28,9 +28,8 @@ class HttpScorer(Endpoint):
         """Score a text as an answer to a question; ``tracker`` is notified of every attempt."""
         body = {"question": question, "text": text}
         try:
-            score, _ = await self._send(
-                "", body, _read_score, tracker=tracker, usage_of=lambda result: result[1]
-            )
+            reader = ReplyReader(_read_score, usage_of=lambda result: result[1])
+            score, _ = await self._send("", body, reader, tracker=tracker)
         except Failure as failure:
             raise self._to_error(failure) from None
         return score

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -41,25 +41,30 @@ class Decider:
             decide(waiting)
 
 
+@dataclass(frozen=True)
+class SessionEnd:
+    """Whether a session got all samples that it asked for, and how long each round of them took."""
+
+    is_complete: bool
+    round_s: tuple[float, ...]
+
+
 async def run_session(
     session: Session,
     model: Model,
     *,
     grading: Grading,
     on_usage: OnUsage,
-    prompt: str | None = None,
     deadline_s: float | None = None,
     decider: Decider | None = None,
-    on_round: Callable[[float], None] | None = None,
-) -> bool:
-    """Sample and decide until the session is done; return whether it got all that it asked for.
+) -> SessionEnd:
+    """Sample and decide until the session is done.
 
     A deadline ends it early, but never before the first sample is there. So does a failure of the
-    model, which is raised only if there is no sample at all. ``prompt`` is the question by default;
-    ``on_round`` receives the duration of each round of samples.
+    model, which is raised only if there is no sample at all.
     """
     deadline = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
-    run = _Run(session, model, grading, prompt or session.question or "", on_usage, deadline)
+    run, round_s = _Run(session, model, grading, on_usage, deadline), list[float]()
     try:
         while True:
             if decider is not None and session.progress.is_due:
@@ -71,8 +76,7 @@ async def run_session(
                 break
             start = time.perf_counter()
             goes_on = await run.sample(request)
-            if on_round is not None:
-                on_round(time.perf_counter() - start)
+            round_s.append(time.perf_counter() - start)
             if not goes_on:
                 break
     except ModelError:
@@ -80,7 +84,7 @@ async def run_session(
             raise
         run.is_complete = False
     session.finish(run.surplus)
-    return run.is_complete
+    return SessionEnd(run.is_complete, tuple(round_s))
 
 
 @dataclass
@@ -90,7 +94,6 @@ class _Run:
     session: Session
     model: Model
     grading: Grading
-    prompt: str
     on_usage: OnUsage
     deadline: float | None
     surplus: list[Sample | ParsedAnswer] = field(default_factory=list)
@@ -112,7 +115,9 @@ class _Run:
             session.tell(self.surplus[: request.n])
             del self.surplus[: request.n]
             return True
-        samples = self.model.sample(self.prompt, request.n, arm=request.arm, on_usage=self.on_usage)
+        samples = self.model.sample(
+            session.question or "", request.n, arm=request.arm, on_usage=self.on_usage
+        )
         limit = asyncio.timeout_at(self.deadline if session.samples else None)
         try:
             async with aclosing(samples), limit:

@@ -244,7 +244,7 @@ class Sampler:
         if len(question) > LARGE:
             await asyncio.to_thread(session.ask)
         calls: list[CallUsage] = []
-        is_complete = await run_session(
+        end = await run_session(
             session,
             self._model,
             grading=self._grading,
@@ -261,7 +261,7 @@ class Sampler:
             samples=tuple(session.samples),
             rounds=session.rounds,
             calls=tuple(calls),
-            is_complete=is_complete,
+            is_complete=end.is_complete,
         )
 
     def _connect(

@@ -35,6 +35,7 @@ from adacompute.collection.plan import MAX_SAMPLES_PER_CALL, Plan
 from adacompute.collection.store import Arm, CollectionStore
 from adacompute.core.errors import DataError
 from adacompute.graders.grader import load_grader
+from adacompute.models.connection.endpoint import EndpointLimits
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.spending.account import ProbeCalls, SpendingAccount
@@ -153,8 +154,7 @@ async def _open_collector(
                 spec.base_url,
                 spec.model,
                 api_key=read_api_key(spec.api_key_env),
-                timeouts=plan.timeouts,
-                max_connections=plan.concurrency,
+                limits=EndpointLimits(timeouts=plan.timeouts, max_connections=plan.concurrency),
                 on_event=log,
                 tracker=probing,
             )
@@ -214,8 +214,7 @@ def _open_scorer(plan: Plan, url: str, log: _Log) -> HttpScorer:
     return HttpScorer(
         url,
         api_key=read_api_key(SCORER_API_KEY_ENV),
-        timeouts=plan.timeouts,
-        max_connections=plan.concurrency,
+        limits=EndpointLimits(timeouts=plan.timeouts, max_connections=plan.concurrency),
         on_event=lambda event, fields: log(event, {"scorer": url, **fields}),
     )
 

@@ -7,7 +7,7 @@ it ends. It makes no decisions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from adacompute.core.errors import ModelError, ModelTimeout
@@ -35,6 +35,18 @@ _MAY_BE_BILLED = (ConnectionInterrupted, ModelTimeout)
 
 
 @dataclass(frozen=True)
+class ReplyHandling:
+    """What is done with a reply: the headers that it gets, and whether its body is kept.
+
+    ``counts_all`` says that the upstream is known to count the tokens of all choices of a reply.
+    """
+
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    keep_body: bool = False
+    counts_all: bool = False
+
+
+@dataclass(frozen=True)
 class Forwarded:
     """What was forwarded: the status, and the body where it was kept."""
 
@@ -48,20 +60,13 @@ async def forward(
     relay: Relay,
     body: bytes,
     tracker: CallTracker,
-    *,
-    headers: Iterable[tuple[bytes, bytes]] = (),
-    reason: str | None = None,
-    keep_body: bool = False,
-    counts_all: bool = False,
+    handling: ReplyHandling | None = None,
 ) -> Forwarded:
-    """Forward a request, and its reply with some headers of ours.
+    """Forward a request, and its reply.
 
-    ``reason`` is why the request is not voted on, which the client gets in a header.
     ``tracker`` is notified of the call if it may cost something: methods other than POST do not.
-    ``counts_all`` says that the upstream is known to count the tokens of all choices of a reply.
     """
-    if reason is not None:
-        headers = [*headers, (REASON_HEADER, reason.encode())]
+    handling = handling or ReplyHandling()
     observer = tracker if exchange.method == "POST" else UNTRACKED
     calls = [await observer.start(exchange.path, body, 1)]
 
@@ -69,13 +74,12 @@ async def forward(
         calls[-1].end(None)
         calls.append(await observer.start(exchange.path, body, len(calls) + 1))
 
-    sent = exchange.headers_without_compression if keep_body else exchange.headers
+    sent = exchange.headers_without_compression if handling.keep_body else exchange.headers
     try:
         async with relay.send(
             exchange.method, exchange.target, sent, body, on_repeat=repeat
         ) as relayed:
-            reader = UsageReader(relayed.headers, keep_body=keep_body, counts_all=counts_all)
-            return await _ForwardedReply(exchange, relayed, calls[-1], headers, reader).send()
+            return await _ForwardedReply(exchange, relayed, calls[-1], handling).send()
     except BaseException as error:
         is_billed = not isinstance(error, ModelError) or isinstance(error, _MAY_BE_BILLED)
         calls[-1].end(None if is_billed and relay.was_sent() else NO_USAGE)
@@ -90,15 +94,16 @@ class _ForwardedReply:
         exchange: Exchange,
         relayed: RelayedResponse,
         call: StartedCall,
-        headers: Iterable[tuple[bytes, bytes]],
-        reader: UsageReader,
+        handling: ReplyHandling,
     ) -> None:
         kinds = [value for name, value in relayed.headers if name == b"content-type"]
         self._exchange = exchange
         self._relayed = relayed
         self._call = call
-        self._headers: Headers = [*relayed.headers, *headers]
-        self._reader = reader
+        self._headers: Headers = [*relayed.headers, *handling.headers]
+        self._reader = UsageReader(
+            relayed.headers, keep_body=handling.keep_body, counts_all=handling.counts_all
+        )
         self._is_stream = any(b"event-stream" in kind for kind in kinds)
 
     async def send(self) -> Forwarded:

@@ -14,6 +14,7 @@ from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.virtual_model import SampledModel
 from adacompute.models.connection.addresses import Addresses
+from adacompute.models.connection.endpoint import EndpointLimits
 from adacompute.models.connection.relay import Relay
 from adacompute.models.connection.retry_budget import RetryBudget
 from adacompute.models.openai import Upstream
@@ -65,9 +66,11 @@ class Upstreams:
                 given.model,
                 capabilities=given.capabilities,
                 api_key=config.upstream(given.upstream).api_key,
-                timeouts=config.timeouts,
-                retries=config.retries,
-                max_connections=config.max_concurrency,
+                limits=EndpointLimits(
+                    timeouts=config.timeouts,
+                    retries=config.retries,
+                    max_connections=config.max_concurrency,
+                ),
                 on_event=self._account.event_counter(virtual),
                 retry_budget=self._retry_budget,
             )

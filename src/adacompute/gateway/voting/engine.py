@@ -227,15 +227,16 @@ class Engine:
         """Sample and decide until the policy stops or no time remains, then choose."""
         start, session = time.perf_counter(), decision.session
         deadline_s = min(remaining_s, self.virtual.deadline_s or math.inf)
-        is_complete = await run_session(
+        end = await run_session(
             session,
             self._with_scores(model, decision),
             grading=self.grading,
             on_usage=model.calls.append,
             deadline_s=deadline_s if deadline_s < math.inf else None,
-            on_round=self._note_round,
         )
-        decision.is_incomplete = not is_complete
+        for taken_s in end.round_s:
+            self._note_round(taken_s)
+        decision.is_incomplete = not end.is_complete
         sample = await self._choose(decision, model.recorder)
         decision.samples_used = decision.samples_planned = session.n_samples
         decision.latency_s = time.perf_counter() - start

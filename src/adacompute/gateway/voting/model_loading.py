@@ -25,6 +25,7 @@ from adacompute.gateway.voting.virtual_model import SampledModel, VirtualModel
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.capabilities_cache import cache_path, load_common
 from adacompute.models.connection.addresses import Addresses
+from adacompute.models.connection.endpoint import EndpointLimits
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
@@ -148,7 +149,9 @@ def _find_prices(config: Config, given: ModelConfig, model: str) -> TokenPriceLi
 def _make_scorer(config: Config, given: ModelConfig) -> HttpScorer | None:
     if given.scorer is None:
         return None
-    return HttpScorer(given.scorer, timeouts=config.timeouts, retries=config.retries)
+    return HttpScorer(
+        given.scorer, limits=EndpointLimits(timeouts=config.timeouts, retries=config.retries)
+    )
 
 
 def _check_calibration(given: ModelConfig, bundle: Bundle) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from adacompute.core.errors import ModelError
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.connection.exchange import EVENT_STREAM, JSON, Exchange, Headers
-from adacompute.gateway.forwarding.passthrough import Forwarded, forward
+from adacompute.gateway.forwarding.passthrough import Forwarded, ReplyHandling, forward
 from adacompute.gateway.requests.fields import CHAT, COMPLETIONS, OPTIONS
 from adacompute.gateway.requests.openai_replies import (
     DONE,
@@ -216,17 +216,10 @@ class Voting:
         body, bound = self.for_upstream(request)
         recorder = self._account.recorder(exchange, "vote")
         tracker = replace(recorder, on_usage=model.calls.append, bound=bound)
-        headers = _decision_headers(decision)
+        headers, counts_all = _decision_headers(decision), self.counts_all
+        handling = ReplyHandling(headers, keep_body=True, counts_all=counts_all)
         try:
-            forwarded = await forward(
-                exchange,
-                self.relay,
-                body,
-                tracker,
-                headers=headers,
-                keep_body=True,
-                counts_all=self.counts_all,
-            )
+            forwarded = await forward(exchange, self.relay, body, tracker, handling)
         except BaseException:
             self._account.record_abandoned(self.engine, decision, model)
             raise

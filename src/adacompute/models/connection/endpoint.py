@@ -12,13 +12,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RateLimited, needs_extra
 from adacompute.models.calls import NO_USAGE, CallTracker, StartedCall
 from adacompute.models.connection.addresses import Address, Addresses, as_addresses
 from adacompute.models.connection.http_session import (
-    MAX_REPLY_BYTES,
     HttpError,
     SessionOwner,
     open_json_session,
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     import tenacity
 
 T = TypeVar("T")
-Read = Callable[[Any, float], T]
-Parse = Callable[[int, Mapping[str, str], bytes], Any]
-UsageOf = Callable[[Any], CallUsage | None]
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 """Called with the name of an event and its fields.
@@ -62,14 +59,41 @@ class Unavailable(RateLimited):
     """A server that failed and said in Retry-After when to try again."""
 
 
+@dataclass(frozen=True)
+class EndpointLimits:
+    """Limits of the calls of an endpoint.
+
+    At most `max_connections` requests are in flight; others wait without a time limit.
+    """
+
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    max_connections: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.max_connections < 1:
+            raise ConfigError(f"max_connections must be 1 or more, not {self.max_connections}")
+
+
+@dataclass(frozen=True)
+class ReplyReader(Generic[T]):
+    """How a reply is read: `parse` makes a document of it, and `read` a result of the document.
+
+    `read` gets the latency in seconds, too. `usage_of` returns the usage that a result reports.
+    """
+
+    read: Callable[[Any, float], T]
+    parse: Callable[[int, Mapping[str, str], bytes], Any] = parse_reply
+    usage_of: Callable[[T], CallUsage | None] = lambda _: None
+
+
 class Endpoint(SessionOwner):
     """One server, at one address or several; use it as an asynchronous context manager.
 
-    At most `max_connections` requests are in flight; others wait without a time limit. A reply of
-    more than `max_reply_bytes`, decompressed, is a failure that is not retried. `on_event` is
-    called for retries and failures and must return quickly. `tracker` is notified of the attempts
-    of calls that have no tracker of their own. `retry_budget`, which several endpoints may share,
-    limits the retries of all calls together.
+    `on_event` is called for retries and failures and must return quickly. `tracker` is notified of
+    the attempts of calls that have no tracker of their own. `retry_budget`, which several endpoints
+    may share, limits the retries of all calls together. A reply that is too large, decompressed, is
+    a failure that is not retried.
     """
 
     def __init__(
@@ -77,34 +101,25 @@ class Endpoint(SessionOwner):
         base_url: str | Addresses,
         *,
         api_key: str | None = None,
-        timeouts: Timeouts | None = None,
-        retries: RetryPolicy | None = None,
-        max_connections: int = 1000,
-        max_reply_bytes: int = MAX_REPLY_BYTES,
+        limits: EndpointLimits | None = None,
         on_event: OnEvent | None = None,
         tracker: CallTracker | None = None,
         retry_budget: RetryBudget | None = None,
     ) -> None:
         self.addresses = as_addresses(base_url)
-        self._timeouts = timeouts or Timeouts()
-        self._retries = retries or RetryPolicy()
-        if max_connections < 1:
-            raise ConfigError(f"max_connections must be 1 or more, not {max_connections}")
+        self._limits = limits = limits or EndpointLimits()
         if api_key and not (
             api_key.isascii() and api_key.isprintable() and api_key.strip() == api_key
         ):
             raise ConfigError("the API key has characters that are not allowed in a header")
         self._api_key = api_key or None
-        self._slots = asyncio.Semaphore(max_connections)
-        self._max_reply_bytes = max_reply_bytes
+        self._slots = asyncio.Semaphore(limits.max_connections)
         self._on_event = on_event
         self._tracker = tracker
         self._retry_budget = retry_budget
 
     async def __aenter__(self) -> Self:
-        self._session = open_json_session(
-            self._timeouts, self._api_key, max_reply_bytes=self._max_reply_bytes
-        )
+        self._session = open_json_session(self._limits.timeouts, self._api_key)
         return self
 
     @property
@@ -116,21 +131,18 @@ class Endpoint(SessionOwner):
         self,
         path: str,
         body: Mapping[str, Any] | bytes,
-        read: Read[T],
-        parse: Parse = parse_reply,
+        reader: ReplyReader[T],
         *,
         headers: Mapping[str, str] | None = None,
         tracker: CallTracker | None = None,
-        usage_of: UsageOf = lambda _: None,
         key: int | None = None,
     ) -> T:
-        """Send a request, with retries, and return what `read` makes of the parsed reply.
+        """Send a request, with retries, and return what `reader` makes of the reply.
 
-        `tracker` is notified of every attempt; `usage_of` returns the usage that a result reports.
-        `key` decides which of several addresses it goes to, the prompt if there is none. A retry
-        goes to another one. A request on a connection that the server seems to have closed before,
-        or for which there was none while there is another address, is repeated immediately and is
-        no retry.
+        `tracker` is notified of every attempt. `key` decides which of several addresses it goes to,
+        the prompt if there is none. A retry goes to another one. A request on a connection that the
+        server seems to have closed before, or for which there was none while there is another
+        address, is repeated immediately and is no retry.
         """
         payload = body if isinstance(body, bytes) else encode(body)
         tracker, n_attempts = self._find_tracker(tracker), 0
@@ -147,8 +159,8 @@ class Endpoint(SessionOwner):
                         address = self.addresses.choose(key, tried)
                         with track(call), address:
                             url = _join(address.url, path)
-                            result = await self._attempt(url, payload, read, parse, headers)
-                            call.end(usage_of(result))
+                            result = await self._attempt(url, payload, reader, headers)
+                            call.end(reader.usage_of(result))
                         address.record_answer()
                         return result
                 except Failure as failure:
@@ -185,7 +197,7 @@ class Endpoint(SessionOwner):
         with needs_extra("serve"):
             import tenacity
 
-        policy = self._retries
+        policy = self._limits.retries
         jitter = tenacity.wait_random_exponential(
             multiplier=policy.initial_wait_s, max=policy.max_wait_s
         )
@@ -242,8 +254,7 @@ class Endpoint(SessionOwner):
         self,
         url: str,
         payload: bytes,
-        read: Read[T],
-        parse: Parse,
+        reader: ReplyReader[T],
         headers: Mapping[str, str] | None,
     ) -> T:
         start = time.perf_counter()
@@ -252,9 +263,9 @@ class Endpoint(SessionOwner):
         except HttpError as error:
             raise self._to_failure(error) from None
         latency_s = time.perf_counter() - start
-        document = parse(reply.status, reply.headers, reply.body)
+        document = reader.parse(reply.status, reply.headers, reply.body)
         try:
-            return read(document, latency_s)
+            return reader.read(document, latency_s)
         except MalformedReply as error:
             raise TransientFailure(f"cannot be parsed: {error}", may_be_billed=True) from None
 
@@ -265,7 +276,7 @@ class Endpoint(SessionOwner):
         return failure
 
     def _describe(self, error: HttpError) -> Failure:
-        limits = self._timeouts
+        limits = self._limits.timeouts
         if error.stage == "connect_timeout":
             cause = f"could not be connected to within {limits.connect_s:g} s"
             return TransientFailure(cause, ModelTimeout)

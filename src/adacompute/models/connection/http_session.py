@@ -121,13 +121,10 @@ def was_sent() -> bool:
 class HttpSession:
     """An open session; made by ``open_json_session`` or ``open_relay_session``."""
 
-    def __init__(
-        self, session: aiohttp.ClientSession, *, max_reply_bytes: int = MAX_REPLY_BYTES
-    ) -> None:
+    def __init__(self, session: aiohttp.ClientSession) -> None:
         import aiohttp
 
         self._session = session
-        self._max_reply_bytes = max_reply_bytes
         self._errors = (aiohttp.ClientError, OSError)
 
     async def close(self) -> None:
@@ -189,9 +186,9 @@ class HttpSession:
         async for chunk in response.content.iter_any():
             parts.append(chunk)
             size += len(chunk)
-            if size > self._max_reply_bytes:
+            if size > MAX_REPLY_BYTES:
                 response.close()
-                message = f"a reply of more than {self._max_reply_bytes / 1e6:g} MB"
+                message = f"a reply of more than {MAX_REPLY_BYTES / 1e6:g} MB"
                 raise HttpError("too_large", message, cause="TooLarge", has_begun=True)
         return b"".join(parts)
 
@@ -239,9 +236,7 @@ def _parse_url(url: str, *, encoded: bool) -> yarl.URL:
     return yarl.URL(url, encoded=encoded)
 
 
-def open_json_session(
-    timeouts: Timeouts, api_key: str | None = None, *, max_reply_bytes: int = MAX_REPLY_BYTES
-) -> HttpSession:
+def open_json_session(timeouts: Timeouts, api_key: str | None = None) -> HttpSession:
     """Open a session for JSON requests, with the key in every request."""
     with needs_extra("serve"):
         import aiohttp
@@ -256,8 +251,7 @@ def open_json_session(
                 sock_connect=timeouts.connect_s,
                 sock_read=timeouts.first_byte_s,
             ),
-        ),
-        max_reply_bytes=max_reply_bytes,
+        )
     )
 
 
