@@ -23,7 +23,7 @@ from adacompute.core.types import FloatArray, IntArray, UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.scoring.oracles import PAPER_LEVELS
-from adacompute.evaluation.scoring.scores import evaluate
+from adacompute.evaluation.scoring.scores import evaluate, make_experiment
 from reproduction.protocol import add_free_draft, evaluate_paper, route
 
 BUDGETS = (1.5, 2.0, 3.0)
@@ -162,10 +162,8 @@ class RunData:
     @cached_property
     def held_out_rows(self) -> list[dict[str, Any]]:
         """Scores on held-out questions."""
-        scores = evaluate(
-            self.pool, budgets=BUDGETS, levels=PAPER_LEVELS, policies=POLICIES, seed=SEED
-        )
-        return scores.rows
+        experiment = make_experiment(self.pool, BUDGETS, PAPER_LEVELS, seed=SEED)
+        return evaluate(experiment, POLICIES).rows
 
     def budgets_up_to(self, max_budget: int) -> tuple[float, ...]:
         """Budgets of a frontier that ends at a level."""

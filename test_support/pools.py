@@ -1,15 +1,30 @@
-"""Pools: samples of synthetic questions, ready for evaluation.
+"""Pools: samples of synthetic questions, ready for evaluation, and their scores.
 
 It does not know which policies or budgets they are for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
 from adacompute.core.types import hash_keys
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.scoring.scores import HeldOutScores, evaluate, make_experiment
 from test_support.populations import Population, make_population
+
+
+def score_pool(
+    pool: Pool,
+    *,
+    policies: Sequence[str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    **options: Any,  # noqa: ANN401 - those of make_experiment
+) -> HeldOutScores:
+    """Score policies in a new experiment."""
+    return evaluate(make_experiment(pool, **options), policies, progress=progress)
 
 
 def record_samples(population: Population, n_samples: int, *, seed: int) -> Pool:

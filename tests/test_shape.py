@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -16,7 +17,16 @@ MODULES = {
     for path in sorted(ROOT.glob(f"{folder}/*.py"))
 }
 TREES = {name: ast.parse(text) for name, text in MODULES.items()}
-FILE_LINES, FUNCTION_LINES = 400, 50
+FILE_LINES, FUNCTION_LINES, MAX_PARAMETERS = 400, 50, 6
+MANY_PARAMETERS = {
+    "src/adacompute/api/calibration.py: calibrate",
+    "src/adacompute/api/samples.py: read_samples",
+    "src/adacompute/api/scores.py: evaluate",
+    "src/adacompute/sampling/sampler.py: Sampler.__init__",
+    "src/adacompute/sampling/session.py: Session.__init__",
+}
+"""Public functions, which are called with a few of their keyword arguments."""
+
 NO_NOUNS = {"utils", "util", "helpers", "helper", "common", "base", "manager"}
 
 
@@ -29,6 +39,30 @@ def test_files_and_functions_are_short() -> None:
                 if lines > FUNCTION_LINES:
                     offences.append(f"{name}: {node.name} has {lines} lines")
     assert offences == []
+
+
+def _list_functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Return the functions of the package, each with its module and its name."""
+    for name, tree in TREES.items():
+        if name.startswith("reproduction"):
+            continue
+        for outer in ast.walk(tree):
+            prefix = f"{outer.name}." if isinstance(outer, ast.ClassDef) else ""
+            for node in ast.iter_child_nodes(outer):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield f"{name}: {prefix}{node.name}", node
+
+
+def _count_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    given = function.args
+    names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    names += [one.arg for one in (given.vararg, given.kwarg) if one is not None]
+    return len([name for name in names if name not in {"self", "cls"}])
+
+
+def test_functions_take_few_parameters() -> None:
+    many = {name for name, one in _list_functions() if _count_parameters(one) > MAX_PARAMETERS}
+    assert many == MANY_PARAMETERS
 
 
 def test_modules_are_nouns_whose_docstring_begins_with_a_sentence() -> None:

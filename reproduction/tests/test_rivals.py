@@ -31,7 +31,6 @@ from adacompute.evaluation.running_votes import (
     weighted_accuracies,
 )
 from adacompute.evaluation.scoring.held_out import score_held_out
-from adacompute.evaluation.scoring.scores import evaluate
 from adacompute.policies.confidence import LENGTH, SIGNALS
 from adacompute.stages.evaluate import evaluate_run
 from reproduction.cascades import Cascade, run_cascades, run_switches
@@ -43,6 +42,7 @@ from reproduction.rivals import (
     run_shortest,
     weigh_likelihoods,
 )
+from test_support.pools import score_pool
 
 Rows = list[dict[str, Any]]
 
@@ -351,7 +351,7 @@ def test_rivals_need_data(change: dict[str, bool], skipped: set[str]) -> None:
 
 def scored_names(pool: Pool, **options: Any) -> list[str]:
     known: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2, 4), "n_permutations": 3}
-    return [row["policy"] for row in evaluate(pool, **known, **options).rows]
+    return [row["policy"] for row in score_pool(pool, **known, **options).rows]
 
 
 def test_what_was_recorded_decides_which_rivals_are_scored() -> None:
@@ -388,7 +388,7 @@ def test_rivals_whose_data_is_missing_are_listed_with_the_reason(
 
 def test_options_that_rivals_do_not_support_are_refused(run: Path) -> None:
     known: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2), "policies": ["bayesian-stopping"]}
-    for options in ({"rounds": 2}, {"round_cost": 1.0}, {"tie_break": "logprob"}):
+    for options in ({"max_rounds": 2}, {"round_cost": 1.0}, {"tie_break": "logprob"}):
         with pytest.raises(ConfigError, match="bayesian-stopping"):
             evaluate_run(run, **known, **options)
     with pytest.raises(ConfigError, match="weighted-consistency"):

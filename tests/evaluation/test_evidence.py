@@ -31,7 +31,6 @@ from adacompute.evaluation.factories import (
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.registry import list_policies
 from adacompute.evaluation.scoring.held_out import score_held_out
-from adacompute.evaluation.scoring.scores import evaluate
 from adacompute.models.messages import Sample
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
@@ -40,6 +39,7 @@ from adacompute.policies.sequential.arm_samples import Grid
 from adacompute.policies.sequential.description import vote_accuracy
 from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.sampling.session import ParsedAnswer, Session
+from test_support.pools import score_pool
 
 pytest.importorskip("sklearn", reason="needs the extra 'train'")
 N_SAMPLES = 8
@@ -340,10 +340,10 @@ def test_every_policy_is_compared_with_weighted_votes() -> None:
     pool = make_pool(60, arms=("small",))
     known: dict[str, Any] = {"budgets": [2.0], "levels": [1, 2, 4], "n_permutations": 4}
     names = ["mixture-votes", "mixture", "sequential", "adaptive-consistency", "oracle"]
-    rows = {row["policy"]: row for row in evaluate(pool, policies=names, **known).rows}
+    rows = {row["policy"]: row for row in score_pool(pool, policies=names, **known).rows}
     plain = {
         row["policy"]: row
-        for row in evaluate(pool, policies=names, use_confidence=False, **known).rows
+        for row in score_pool(pool, policies=names, use_confidence=False, **known).rows
     }
     assert "mixture-votes" not in plain
     assert rows["mixture"]["difference"] == 0
@@ -359,14 +359,14 @@ def test_every_policy_is_compared_with_weighted_votes() -> None:
 
 
 def test_arms_are_scored_together() -> None:
-    scores = evaluate(make_pool(60), budgets=[2.0, 6.0], levels=[1, 2, 4], n_permutations=4)
+    scores = score_pool(make_pool(60), budgets=[2.0, 6.0], levels=[1, 2, 4], n_permutations=4)
     ours = {"mixture-votes", "mixture", "sequential", "oracle"}
     assert {row["policy"] for row in scores.rows} == ours | {"only small", "only large"}
 
 
 def test_single_arms_are_rows_where_the_budget_pays_for_them() -> None:
     known: dict[str, Any] = {"budgets": [2.0], "levels": [1, 2, 4], "n_permutations": 4}
-    rows = evaluate(make_pool(60), policies=["only large", "only small"], **known).rows
+    rows = score_pool(make_pool(60), policies=["only large", "only small"], **known).rows
     assert [row["policy"] for row in rows] == ["only small"]
 
 

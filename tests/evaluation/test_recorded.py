@@ -12,9 +12,10 @@ import pytest
 from adacompute.core.types import FloatArray
 from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.scoring.scores import HeldOutScores, evaluate
+from adacompute.evaluation.scoring.scores import HeldOutScores
 from adacompute.features.text import extract_features
 from adacompute.storage.store import encode_samples
+from test_support.pools import score_pool
 
 DATA = Path(__file__).parents[2] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
 EXAMS = DATA / "samples" / "mcqa10x100__gpt-3.5-turbo.parquet"
@@ -61,7 +62,7 @@ def column(scores: HeldOutScores, policy: str, name: str) -> FloatArray:
 
 
 def test_accuracies_match_the_reference(exams: Pool) -> None:
-    scores = evaluate(exams, budgets=BUDGETS, levels=LEVELS, policies=list(AS_RECORDED))
+    scores = score_pool(exams, budgets=BUDGETS, levels=LEVELS, policies=list(AS_RECORDED))
     assert (scores.n_questions, scores.n_samples, scores.n_excluded) == (1000, 50, 0)
     assert scores.levels == LEVELS
     for policy, (expected, within) in AS_RECORDED.items():
@@ -76,7 +77,7 @@ def test_accuracies_match_the_reference(exams: Pool) -> None:
 
 def test_accuracy_and_headroom_without_unparsed_samples_match_the_reference(exams: Pool) -> None:
     names = [*WITHOUT_NULLS, *HEADROOM]
-    scores = evaluate(exams, budgets=BUDGETS, levels=LEVELS, policies=names, drop_unparsed=True)
+    scores = score_pool(exams, budgets=BUDGETS, levels=LEVELS, policies=names, drop_unparsed=True)
     assert (scores.n_questions, scores.n_samples, scores.n_excluded) == (900, 41, 100)
     for policy, expected in WITHOUT_NULLS.items():
         assert column(scores, policy, "accuracy") == pytest.approx(expected, abs=0.005), policy

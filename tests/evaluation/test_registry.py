@@ -21,9 +21,9 @@ from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_trainable, make_mixture, make_retry
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.registry import list_policies
-from adacompute.evaluation.scoring.scores import evaluate
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.report import report_run
+from test_support.pools import score_pool
 
 pytestmark = pytest.mark.usefixtures("own_policies")
 
@@ -155,7 +155,7 @@ def test_the_same_policy_can_be_registered_again() -> None:
 def test_a_registered_policy_is_scored_but_not_trained(small: Pool) -> None:
     known: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2, 4), "n_permutations": 3}
     register_policy("again", make_retry)
-    ours, own = evaluate(small, policies=["retry", "again"], **known).rows
+    ours, own = score_pool(small, policies=["retry", "again"], **known).rows
     assert own == {**ours, "policy": "again"}
     with pytest.raises(ConfigError, match="again is only scored"):
         find_trainable("again")
@@ -169,7 +169,7 @@ def test_an_obstacle_leaves_a_policy_out(small: Pool) -> None:
 
     register_policy("own", make_retry, find_obstacle=explain)
     with pytest.raises(ConfigError, match="own cannot be scored: samples have no length"):
-        evaluate(small, policies=["own"], **known)
+        score_pool(small, policies=["own"], **known)
 
 
 def test_a_policy_for_several_arms_is_listed_there_alone() -> None:

@@ -29,9 +29,9 @@ from adacompute.evaluation.scoring.savings import (
     find_equal_cost,
     state_saving,
 )
-from adacompute.evaluation.scoring.scores import evaluate
 from adacompute.evaluation.scoring.today import Today, TodayScore, read_today
 from adacompute.evaluation.scoring.verdict import calibrate
+from test_support.pools import score_pool
 from test_support.populations import Population
 
 LEVELS = (1, 2, 3, 4, 5, 8)
@@ -218,7 +218,8 @@ def test_a_gain_is_a_row_above_the_baseline_and_all_say_the_same(seed: int, budg
     names = ("mixture", "adaptive-consistency", "sequential-votes", "retry", "sequential")
     known: dict[str, Any] = {"levels": (1, 2, 4, 8), "n_permutations": 6}
     rows = {
-        row["policy"]: row for row in evaluate(pool, budgets=[budget], policies=names, **known).rows
+        row["policy"]: row
+        for row in score_pool(pool, budgets=[budget], policies=names, **known).rows
     }
     experiment = Experiment(pool, (1, 2, 4, 8), (budget,), 6)
     for name in names[1:]:

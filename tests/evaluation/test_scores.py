@@ -13,7 +13,8 @@ from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.registry import ORACLES
 from adacompute.evaluation.scoring.policy_score import score_policy
-from adacompute.evaluation.scoring.scores import HeldOutScores, evaluate
+from adacompute.evaluation.scoring.scores import HeldOutScores
+from test_support.pools import score_pool
 from test_support.populations import Population, make_population
 
 BUDGETS = (1.5, 3.0)
@@ -32,7 +33,7 @@ def progress() -> list[str]:
 @pytest.fixture(scope="module")
 def scores(small: Pool, progress: list[str]) -> HeldOutScores:
     """Score every policy on questions whose features predict their archetype."""
-    return evaluate(small, **OPTIONS, progress=progress.append)
+    return score_pool(small, **OPTIONS, progress=progress.append)
 
 
 def row_of(scores: HeldOutScores, policy: str, budget: float) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def test_headroom_is_a_share_of_the_gain_of_the_oracle(pool_of: Callable[..., Po
     chance = np.tile([[1.0, 0.0, 0.0, 0.0], [0.46, 0.18, 0.18, 0.18]], (60, 1))
     halves = Population(chance, np.zeros((120, 1), np.float32))
     names = ["fixed", "mixture", "early-stopping", "oracle", "oracle-in-sample"]
-    scores = evaluate(pool_of(halves, 16), **{**OPTIONS, "policies": names})
+    scores = score_pool(pool_of(halves, 16), **{**OPTIONS, "policies": names})
     assert scores.levels_excluded == ()
     oracle = row_of(scores, "oracle", 3.0)
     assert oracle["difference_low"] > 0
@@ -112,7 +113,7 @@ def test_headroom_compares_levels_up_to_half_of_the_samples(pool_of: Callable[..
     pool = pool_of(Population(chance, np.zeros((120, 1), np.float32)), 16)
     names = ["early-stopping", "oracle"]
     options: dict[str, Any] = {**OPTIONS, "policies": names, "budgets": (*BUDGETS, 6.0)}
-    half, whole = (evaluate(pool, **{**options, "levels": n}) for n in ((1, 2, 8), (1, 2, 8, 16)))
+    half, whole = (score_pool(pool, **{**options, "levels": n}) for n in ((1, 2, 8), (1, 2, 8, 16)))
     assert (half.levels_excluded, whole.levels_excluded) == ((), (16,))
     for budget in BUDGETS:
         first, again = (row_of(scores, "early-stopping", budget) for scores in (half, whole))
@@ -131,20 +132,20 @@ def test_bounds_of_theorems_2_and_3_hold_for_every_router(scores: HeldOutScores)
 
 def test_scores_depend_on_the_seed_only(small: Pool) -> None:
     options: dict[str, Any] = {**OPTIONS, "policies": ["early-stopping", "oracle"]}
-    first, again = evaluate(small, **options), evaluate(small, **options)
+    first, again = score_pool(small, **options), score_pool(small, **options)
     assert first.rows == again.rows
-    assert evaluate(small, **options, seed=1).rows != first.rows
+    assert score_pool(small, **options, seed=1).rows != first.rows
 
 
 def test_headroom_is_none_without_a_gain_of_the_oracle(pool_of: Callable[..., Pool]) -> None:
     certain = Population(np.tile([1.0, 0.0], (40, 1)), np.zeros((40, 1), dtype=np.float32))
     options: dict[str, Any] = {**OPTIONS, "policies": ["early-stopping", "oracle"]}
-    for row in evaluate(pool_of(certain, 8), **options).rows:
+    for row in score_pool(pool_of(certain, 8), **options).rows:
         assert row["accuracy"] == 1.0
         assert row["difference"] == 0.0
         assert row["headroom"] is None
     hopeless = Population(np.tile([0.0, 1.0], (40, 1)), np.zeros((40, 1), dtype=np.float32))
-    for row in evaluate(pool_of(hopeless, 8), **options).rows:
+    for row in score_pool(pool_of(hopeless, 8), **options).rows:
         assert row["relative_gain"] is None
         assert row["cost"] <= row["budget"]
 
@@ -156,7 +157,7 @@ def test_headroom_is_none_for_a_loss_without_a_gain_of_the_oracle(
     equal = Population(np.tile([0.46, 0.18, 0.18, 0.18], (60, 1)), np.zeros((60, 1), np.float32))
     names = ["early-stopping", "oracle", "oracle-in-sample"]
     options: dict[str, Any] = {**OPTIONS, "policies": names}
-    rows = evaluate(pool_of(equal, 12, seed=1), **options).rows
+    rows = score_pool(pool_of(equal, 12, seed=1), **options).rows
     (oracle,) = (r for r in rows if (r["policy"], r["budget"]) == ("oracle", 3.0))
     assert oracle["difference"] < 0
     assert all(row["headroom"] is None for row in rows if row["budget"] == 3.0)
@@ -167,7 +168,7 @@ def test_headroom_is_none_if_the_gain_of_the_oracle_may_be_zero(
 ) -> None:
     population, _ = make_population(60, feature_signal=0.0, unparsed_rate=0.1, seed=6)
     options: dict[str, Any] = {**OPTIONS, "policies": ["early-stopping", "retry", "oracle"]}
-    rows = evaluate(pool_of(population, 12), **options).rows
+    rows = score_pool(pool_of(population, 12), **options).rows
     oracle = next(row for row in rows if row["policy"] == "oracle" and row["difference"] > 0)
     assert oracle["difference_low"] <= 0  # it gains, and may gain nothing
     beside = [row for row in rows if row["budget"] == oracle["budget"]]
@@ -182,7 +183,7 @@ def test_router_gains_only_with_informative_features(
     found = {}
     for telling in (0.0, 1.0):
         population, _ = make_population(300, feature_signal=telling, unparsed_rate=0.1, seed=3)
-        rows = evaluate(
+        rows = score_pool(
             pool_of(population, 16),
             budgets=(1.5, 4.0),
             levels=(1, 2, 4, 8),
@@ -203,8 +204,8 @@ def test_retry_gains_nothing_without_unparsed_samples(
     population, _ = make_population(100, feature_signal=0.0, unparsed_rate=0.4, seed=2)
     pool = pool_of(population, 20)
     options: dict[str, Any] = {**OPTIONS, "policies": ["retry"]}
-    with_nulls = evaluate(pool, **options)
-    without = evaluate(pool, **options, drop_unparsed=True)
+    with_nulls = score_pool(pool, **options)
+    without = score_pool(pool, **options, drop_unparsed=True)
     assert row_of(with_nulls, "retry", 1.5)["difference_low"] > 0
     assert row_of(without, "retry", 1.5)["difference"] == pytest.approx(0.0, abs=0.005)
     assert without.n_samples < with_nulls.n_samples
@@ -214,8 +215,8 @@ def test_retry_gains_nothing_without_unparsed_samples(
 def test_costs_in_another_unit_come_from_the_samples(small: Pool) -> None:
     scaled = replace(small, sample_cost=10 * small.sample_cost)
     options: dict[str, Any] = {**OPTIONS, "policies": ["retry", "oracle", "fixed"]}
-    plain = evaluate(small, **options).rows
-    tens = evaluate(scaled, **{**options, "budgets": (15.0, 30.0)}).rows
+    plain = score_pool(small, **options).rows
+    tens = score_pool(scaled, **{**options, "budgets": (15.0, 30.0)}).rows
     for one, ten in zip(plain, tens, strict=True):
         assert ten["cost"] == pytest.approx(10 * one["cost"])
         assert ten["accuracy"] == pytest.approx(one["accuracy"])
@@ -226,10 +227,10 @@ def test_copies_of_a_text_widen_the_interval(pool_of: Callable[..., Pool]) -> No
     population, _ = make_population(120, feature_signal=0.0, unparsed_rate=0.1, seed=4)
     pool = pool_of(population, 12)
     options: dict[str, Any] = {**OPTIONS, "policies": ["mixture"]}
-    alone = row_of(evaluate(pool, **options), "mixture", 3.0)
+    alone = row_of(score_pool(pool, **options), "mixture", 3.0)
     by_kind = np.unique(population.probability, axis=0, return_inverse=True)[1].astype(np.uint64)
     groups = by_kind * np.uint64(10) + pool.key % np.uint64(3)  # ten in one are alike
-    together = row_of(evaluate(replace(pool, group=groups), **options), "mixture", 3.0)
+    together = row_of(score_pool(replace(pool, group=groups), **options), "mixture", 3.0)
     assert together["accuracy_high"] - together["accuracy_low"] > 1.5 * (
         alone["accuracy_high"] - alone["accuracy_low"]
     )
@@ -249,5 +250,5 @@ def test_invalid_options_are_refused(
     small: Pool, changes: dict[str, Any], error: type[Exception], why: str
 ) -> None:
     with pytest.raises(error, match=why) as caught:
-        evaluate(small, **{**OPTIONS, "policies": ["mixture"], **changes})
+        score_pool(small, **{**OPTIONS, "policies": ["mixture"], **changes})
     assert "\n" not in str(caught.value)

@@ -8,7 +8,7 @@ datasets of Hugging Face. None of these libraries is a dependency. It knows noth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -75,6 +75,15 @@ SampleSource: TypeAlias = str | PathLike[str] | ArrowStream | HubDataset
 TokenPriceSource: TypeAlias = str | PathLike[str] | Mapping[str, TokenPrices]
 
 
+@dataclass(frozen=True)
+class SampleOrigin:
+    """How samples were drawn, where that is known."""
+
+    model: str | None = None
+    template: Template | None = None
+    settings: Settings | None = None
+
+
 class Samples(Tabular):
     """Recorded and graded samples: one row per sample, several samples per question.
 
@@ -90,19 +99,18 @@ class Samples(Tabular):
         *,
         grader: Grader | None = None,
         costs: CostModel = COUNT_SAMPLES,
-        model: str | None = None,
-        template: Template | None = None,
-        settings: Settings | None = None,
+        origin: SampleOrigin | None = None,
         data_hash: str | None = None,
         pool_answers: bool = True,
     ) -> None:
+        origin = origin or SampleOrigin()
         self._table = table
         self._hash = data_hash
         self.grader = grader
         self.costs = costs
-        self.model = model
-        self.template = template
-        self.settings = settings
+        self.model = origin.model
+        self.template = origin.template
+        self.settings = origin.settings
         self.pool_answers = pool_answers
 
     def __len__(self) -> int:
@@ -175,9 +183,9 @@ class Samples(Tabular):
         return self._replace(self._table.filter(pc.is_valid(self._table["answer"])))
 
     def _replace(self, table: Any) -> Samples:  # noqa: ANN401 - pyarrow has no types
-        known: dict[str, Any] = {"grader": self.grader, "costs": self.costs, "model": self.model}
-        known |= {"template": self.template, "settings": self.settings}
-        return Samples(table, pool_answers=self.pool_answers, **known)
+        known: dict[str, Any] = {"grader": self.grader, "costs": self.costs}
+        origin = SampleOrigin(self.model, self.template, self.settings)
+        return Samples(table, origin=origin, pool_answers=self.pool_answers, **known)
 
     def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return the samples as a pyarrow Table, one row per sample."""
@@ -234,18 +242,15 @@ def read_samples(
     judge = load_grader(grader) if isinstance(grader, str) else grader
     costs = CostModel(unit, _read_prices(token_prices, unit, price_as), native_n, round_cost)
     known: dict[str, Any] = {"grader": judge, "costs": costs, "pool_answers": pool_answers}
-    if path is not None:
-        if (path / SAMPLES_FILE).is_file():
-            return _select_prices(_read_run(Run(path), model, known), token_prices, price_as)
-        if path == find_example():  # its policy records how it was collected
-            bundle = load_bundle(locate_bundle(Path(EXAMPLE)))
-            known |= {"template": bundle.template, "settings": bundle.settings}
+    if path is not None and (path / SAMPLES_FILE).is_file():
+        return _select_prices(_read_run(Run(path), model, known), token_prices, price_as)
     found = _to_arrow(source) if path is None else path
     reference = None if gold is None else str(gold)
     how: dict[str, Any] = {"columns": columns, "pool_answers": pool_answers}
     table = read_graded(found, judge, reference, **how).samples
     table = pool_arms(table, judge) if pool_answers else table
-    samples = Samples(table, model=model or find_model(table), **known)
+    origin = _find_origin(path, model or find_model(table))
+    samples = Samples(table, origin=origin, **known)
     _select_prices(samples, token_prices, price_as)
     if judge is not None:
         check_parsed(samples.encoded)
@@ -254,15 +259,23 @@ def read_samples(
     return samples
 
 
+def _find_origin(path: Path | None, model: str | None) -> SampleOrigin:
+    """Return how samples were drawn: the policy of the example records how those were."""
+    if path is None or path != find_example():
+        return SampleOrigin(model)
+    bundle = load_bundle(locate_bundle(Path(EXAMPLE)))
+    return SampleOrigin(model, bundle.template, bundle.settings)
+
+
 def _read_run(run: Run, model: str | None, known: dict[str, Any]) -> Samples:
     """Read the samples of a run directory, with the grader that it records."""
     source = describe_source(run)
     if known["grader"] is None and source.get("grader"):
         known["grader"] = load_grader(source["grader"])
-    known |= {"template": find_template(source), "settings": find_settings(source)}
-    known["pool_answers"] = run.pool_answers
     model = model or source.get("model")
-    return Samples(run.samples(), model=model, data_hash=hash_run(run), **known)
+    origin = SampleOrigin(model, find_template(source), find_settings(source))
+    known["pool_answers"] = run.pool_answers
+    return Samples(run.samples(), origin=origin, data_hash=hash_run(run), **known)
 
 
 def _to_arrow(source: object) -> Any:  # noqa: ANN401 - pyarrow has no types

@@ -107,19 +107,22 @@ def evaluate(
     named = _name(policies)
     estimators = [value for value in named.values() if isinstance(value, Estimator)]
     training = samples.drop_unparsed() if drop_unparsed else samples
-    found = held_out.evaluate(
+    experiment = held_out.make_experiment(
         samples.pool(tie_break=_tie_break(estimators)),
         budgets=resolve_budgets(samples.encoded, samples.costs, budgets),
         levels=_join_levels(named.values()) if levels is None else check_levels(levels),
-        policies={
-            name: value.make_factory(training) if isinstance(value, Estimator) else value
-            for name, value in named.items()
-        },
         drop_unparsed=drop_unparsed,
         max_rounds=max_rounds,
         use_confidence=not estimators or any(one.uses_all_evidence for one in estimators),
-        today=None if today is None else read_today(today),
         seed=check_seed(seed),
+    )
+    found = held_out.evaluate(
+        experiment,
+        {
+            name: value.make_factory(training) if isinstance(value, Estimator) else value
+            for name, value in named.items()
+        },
+        today=None if today is None else read_today(today),
         progress=read_progress(progress),
     )
     about = {one.name: getattr(found, one.name) for one in fields(found) if one.name != "n_samples"}

@@ -18,7 +18,7 @@ from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import find_obstacle, has_registered, list_policies
-from adacompute.evaluation.scoring.scores import evaluate
+from adacompute.evaluation.scoring.scores import evaluate, make_experiment
 from adacompute.features.embedding import pin_encoder
 from adacompute.options.definition import select, takes
 from adacompute.options.main import EvaluateOptions
@@ -162,11 +162,11 @@ def _score(
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Score the policies, and describe the samples."""
-    names = ("budgets", "levels", "policies", "drop_unparsed", "seed")
-    options = {name: arguments[name] for name in names}
-    options |= {"use_confidence": arguments["evidence"] == ALL_EVIDENCE, "share": share}
-    options |= {"today": today, "settings": settings}
-    scores = evaluate(pool, max_rounds=arguments["rounds"], progress=progress, **options)
+    options = {name: arguments[name] for name in ("budgets", "levels", "drop_unparsed", "seed")}
+    options |= {"use_confidence": arguments["evidence"] == ALL_EVIDENCE}
+    experiment = share(make_experiment(pool, max_rounds=arguments["rounds"], **options))
+    known: dict[str, Any] = {"today": today, "settings": settings, "progress": progress}
+    scores = evaluate(experiment, arguments["policies"], **known)
     return {
         "unit": arguments["unit"],
         "drop_unparsed": arguments["drop_unparsed"],

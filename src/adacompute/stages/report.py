@@ -8,7 +8,7 @@ selection of policies is scored for comparison.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -138,9 +138,9 @@ def report_run(
     if finished and not has_registered(arguments["policies"]):
         document, result = json.loads(store.file(REPORT).read_text("utf-8")), finished.result
     else:
-        about: dict[str, Any] = {"costs": costs, "evaluation": evaluation, "share": results.share}
         now = resolve_today(today, recorded, unit=unit)
-        document = _document(store, recorded, arguments, progress, today=now, **about)
+        page_inputs = _PageInputs(store, recorded, costs, evaluation, now)
+        document = _document(page_inputs, arguments, results.share, progress)
         result = _result(document)
         outputs = {REPORT: document}
         store.finish("report", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
@@ -297,43 +297,47 @@ def _choose_for_arms(
     }
 
 
+@dataclass(frozen=True, eq=False)
+class _PageInputs:
+    """What a page is computed from: the run, its samples and what is run today."""
+
+    store: Run
+    recorded: SampleSet
+    costs: CostModel
+    evaluation: dict[str, Any] | None
+    today: Today | None
+
+
 def _document(
-    store: Run,
-    recorded: SampleSet,
+    inputs: _PageInputs,
     arguments: dict[str, Any],
-    progress: Callable[[str], None],
-    *,
-    costs: CostModel,
-    evaluation: dict[str, Any] | None,
     share: Callable[[Experiment], Experiment],
-    today: Today | None,
+    progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Compute the content of the page."""
     progress(arguments["policy"])
+    recorded, costs = inputs.recorded, inputs.costs
     pool = make_pool(recorded, costs=costs, tie_break=arguments["tie_break"]).equalise()
     levels, budgets = (
         keep_levels(pool, arguments["levels"]),
         resolve_budgets(recorded, costs, None),
     )
-    known = {
-        "seed": arguments["seed"],
-        "use_confidence": arguments["evidence"] == ALL_EVIDENCE,
-    }
+    known = {"seed": arguments["seed"], "use_confidence": arguments["evidence"] == ALL_EVIDENCE}
     experiment = share(Experiment(pool, levels, budgets, **known))
     pool = experiment.pool
     check_policies(arguments["policies"], RecordedData.of(experiment))
     about = arguments["today"]
     settings = check_settings(tolerance=about and about["tolerance"])
-    study = study_policy(experiment, arguments["policy"], settings, today)
+    study = study_policy(experiment, arguments["policy"], settings, inputs.today)
     rows = describe_levels(pool, recorded.arms, experiment.levels) if pool.has_arms else []
     for row in rows:
         row["arm"] = clean_text(row["arm"], MAX_NAME)
     document = summarise(
         study,
-        _question_data(store, recorded, pool, arguments),
+        _question_data(inputs.store, recorded, pool, arguments),
         budget=_choose_budget(study, arguments["budget"], budgets),
         policies=arguments["policies"],
-        evaluation=evaluation,
+        evaluation=inputs.evaluation,
         progress=progress,
     )
     if document["today"]:

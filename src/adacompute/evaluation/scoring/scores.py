@@ -20,7 +20,7 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import check_budgets
-from adacompute.evaluation.experiment import N_PERMUTATIONS, Experiment, PolicyFactory
+from adacompute.evaluation.experiment import Experiment, PolicyFactory
 from adacompute.evaluation.factories import ROUTERS, is_single_arm
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.recorded_data import RecordedData
@@ -71,36 +71,39 @@ class HeldOutScores:
     today: list[dict[str, Any]]
 
 
-def evaluate(
+def make_experiment(
     pool: Pool,
-    *,
     budgets: Sequence[float],
     levels: Sequence[int],
-    policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None = None,
+    *,
     drop_unparsed: bool = False,
     max_rounds: int | None = None,
-    n_permutations: int = N_PERMUTATIONS,
-    seed: int = 0,
-    use_confidence: bool = True,
+    **options: Any,  # noqa: ANN401 - those of an experiment
+) -> Experiment:
+    """Return the experiment that scores policies at these budgets, with the levels that fit."""
+    equal = pool.equalise(drop_unparsed=drop_unparsed)
+    kept = keep_levels(equal, levels)
+    wanted = check_budgets(budgets)
+    equal.check_budget(wanted[0], kept[0])
+    rounds = UNLIMITED_ROUNDS if max_rounds is None else max_rounds
+    return Experiment(equal, kept, wanted, max_rounds=rounds, **options)
+
+
+def evaluate(
+    experiment: Experiment,
+    policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None = None,
+    *,
     today: Today | None = None,
     settings: CalibrationSettings | None = None,
-    share: Callable[[Experiment], Experiment] = lambda experiment: experiment,
     progress: Callable[[str], None] = lambda _: None,
 ) -> HeldOutScores:
     """Score policies at mean budgets by the protocol above.
 
     A mapping of policies gives the names of the rows, and can hold other factories than the
     registered ones. ``today`` is what is run now, which each policy is then compared with.
-    ``share`` returns the experiment to use instead of a new one.
     """
+    pool, kept = experiment.pool, experiment.levels
     _check_names(policies, pool)
-    equal = pool.equalise(drop_unparsed=drop_unparsed)
-    kept = keep_levels(equal, levels)
-    wanted = check_budgets(budgets)
-    equal.check_budget(wanted[0], kept[0])
-    rounds = UNLIMITED_ROUNDS if max_rounds is None else max_rounds
-    known: dict[str, Any] = {"max_rounds": rounds, "use_confidence": use_confidence}
-    experiment = share(Experiment(equal, kept, wanted, n_permutations, seed, **known))
     chosen = _choose_policies(policies, experiment)
     progress("mixture")
     score_baseline(experiment)
@@ -111,11 +114,11 @@ def evaluate(
     savings = [] if today is None else _compare_all(experiment, chosen, today, settings)
     return HeldOutScores(
         rows=rows,
-        n_questions=len(equal),
-        n_independent=equal.n_groups,
-        n_excluded=equal.n_excluded,
-        n_samples=equal.n_samples,
-        n_imputed=equal.n_imputed,
+        n_questions=len(pool),
+        n_independent=pool.n_groups,
+        n_excluded=pool.n_excluded,
+        n_samples=pool.n_samples,
+        n_imputed=pool.n_imputed,
         n_assignments=experiment.n_assignments,
         levels=kept,
         levels_excluded=excluded,
