@@ -30,6 +30,7 @@ def document(advice: str, **changed: Any) -> dict[str, Any]:
         "today": {"advice": advice, "ways": ways, "questions_needed": 0},
         "today_options": {"today": "5", "tolerance": 0.01, "calls": None, "monthly_bill": 2e3},
         "path": "my run",
+        "bundle": None,
         "samples_path": "my run/samples.parquet",
         "policy": "sequential",
         "budget": 1.807,
@@ -100,3 +101,18 @@ def test_the_questions_that_would_decide_are_a_step() -> None:
     content = document(DECIDED)
     content["today"]["questions_needed"] = 1650
     assert "1,650 questions" in " ".join(text for text, _ in next_steps(content))
+
+
+def test_a_known_bundle_is_only_served_at_the_budget() -> None:
+    (serve,) = split(document(POLICY, bundle="my policy"))
+    assert serve == ["serve", "--bundle", "my policy", "--budget", "1.807", *URL]
+    assert shlex.split(describe_next(document(POLICY, bundle="my policy"))[1] or "")[1:] == serve
+    train, *_ = split(document(WEIGHTED, bundle="my policy"))  # the bundle holds another policy
+    assert train[0] == "train"
+
+
+def test_a_known_bundle_is_served_where_it_gains() -> None:
+    known: dict[str, Any] = {"today": None, "budget": 2.5, "questions_needed": 0}
+    content = document(POLICY, bundle="my policy", **known)
+    assert split(content) == [["serve", "--bundle", "my policy", "--budget", "2.5", *URL]]
+    assert "fit" not in describe_next(content)[0]

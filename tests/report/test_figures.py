@@ -54,12 +54,14 @@ def test_every_operating_point_is_inside_the_figure_with_its_interval(budget: fl
         figure.set_dpi(72)
         figures._curves(content, axes[0])
         figure.draw_without_rendering()
-        markers = figures._markers(content, figure, axes[0])
+        points = content["operating_points"]
+        markers = [figures.mark_curve(one, figure, axes) for one in points]
         box, height = axes[0].get_window_extent(), figure.get_figheight() * 72
         assert axes[0].get_xlim()[1] < 5  # costs that no policy reaches are not drawn
     for marker in markers:
-        assert box.x0 <= marker.x <= box.x1
-        assert all(box.y0 <= height - y <= box.y1 for y in (marker.low, marker.y, marker.high))
+        assert box.x0 <= float(marker["dot"]["cx"]) <= box.x1
+        heights = (marker["dot"]["cy"], marker["bar"]["y1"], marker["bar"]["y2"])
+        assert all(box.y0 <= height - float(y) <= box.y1 for y in heights)
 
 
 @pytest.mark.parametrize("accuracy", [0.0, 1.0])
@@ -71,25 +73,18 @@ def test_accuracy_axis_stays_close_to_0_and_100_percent(accuracy: float) -> None
     assert high - low > 4
 
 
-def test_frontier_is_trimmed_and_its_dot_is_inside() -> None:
+def test_frontier_is_trimmed_and_its_dots_are_inside_at_every_budget() -> None:
     content = figures._trim_frontier(document()["frontier"])
     assert [round(point["price"], 3) for point in content] == [0.5, 0.1, 0.01]
-    drawn = ET.fromstring(figures.draw_frontier(document()).wide)  # noqa: S314 - made by matplotlib
+    drawing, markers = figures.draw_frontier(document())
+    drawn = ET.fromstring(drawing.wide)  # noqa: S314 - made by matplotlib
     boxes = [box for clip in drawn.iter("clipPath") for box in clip.iter("rect")]
-    marks = [mark for mark in drawn.iter("use") if mark.get("stroke") == "currentColor"]
-    dots = [mark for mark in marks if mark.get("stroke-width") is None]  # the others are ticks
-    for dot, box in zip(dots, boxes, strict=True):
-        x, left, width = (
-            float(found or "nan") for found in (dot.get("x"), box.get("x"), box.get("width"))
-        )
-        assert left <= x <= left + width
-
-
-def test_legend_does_not_cover_the_bars() -> None:
-    types = [{"name": "hopeless", "share": 1.0, "budget_share": 1.0}]
-    with panels() as (figure, axes):
-        figures._bars(axes[0], types)
-        figure.draw_without_rendering()
-        legend = axes[0].get_legend()
-        assert legend is not None
-        assert not legend.get_window_extent().overlaps(axes[0].get_window_extent())
+    assert len(markers["wide"]) == len(markers["narrow"]) == 2
+    for marks in markers["wide"]:
+        for dot, box in zip(marks.values(), boxes, strict=True):
+            x, left, width = (
+                float(v or "nan") for v in (dot["cx"], box.get("x"), box.get("width"))
+            )
+            assert left <= x <= left + width
+    shown = [one.get("cx") for one in drawn.iter("circle")]
+    assert shown == [dot["cx"] for dot in markers["wide"][1].values()]

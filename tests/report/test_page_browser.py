@@ -34,8 +34,8 @@ MOVE = """
   slider.value = slider.max;
   slider.dispatchEvent(new Event("input"));
   var seen = {width: document.documentElement.scrollWidth <= window.innerWidth};
-  document.querySelectorAll("[data-field]").forEach(function (f) {
-    seen[f.dataset.field] = f.textContent;
+  document.querySelectorAll("[data-part]").forEach(function (part) {
+    seen[part.dataset.part] = part.textContent.trim();
   });
   seen.dot = document.querySelector("#curves .wide .op-dot").getAttribute("cx");
   seen.label = slider.getAttribute("aria-valuetext");
@@ -154,12 +154,13 @@ def test_slider_moves_the_operating_point(
     (data,) = re.findall('<script type="application/json" id="data">(.*?)</script>', page)
     first, last = (json.loads(data)["points"][i] for i in (json.loads(data)["selected"], -1))
     assert seen["budget"] == seen["label"] == "16 samples per question"
-    for field in ("cost", "gain", "price", "bill", "accuracy"):
-        assert seen[field] == last["text"][field]
-        assert seen[field] != first["text"][field]
-    assert (
-        seen["dot"] == last["markers"]["wide"]["dot"]["cx"] != first["markers"]["wide"]["dot"]["cx"]
-    )
+    lines = json.loads(data)["lines"]
+    for part in ("headline", "panel", "steps", "types", "examples", "verdict"):
+        here, before = ("\n".join(lines[i] for i in one["parts"][part]) for one in (last, first))
+        assert seen[part] == html.unescape(re.sub("<[^>]*>", "", here)).strip(), part
+        assert here != before or part == "steps", part
+    places = [one["markers"]["curves"]["wide"]["dot"]["cx"] for one in (last, first)]
+    assert seen["dot"] == places[0] != places[1]
     assert seen["styled"] == "3px"
     assert seen["width"]
 

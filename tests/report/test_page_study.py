@@ -154,3 +154,26 @@ def test_what_is_saved_agrees_with_calibration(study: Study) -> None:
     assert names == [study.name, "mixture", "retry", "early-stopping"]
     assert rows[0] == {name: known[name] for name in rows[0]}
     assert all(row["cost"] == 5.0 for row in rows)
+
+
+def test_what_is_saved_at_another_budget_agrees_with_the_point_that_saves(study: Study) -> None:
+    saving = study_policy(study.experiment, study.name, study.frontier.settings, Today(5))
+    assert saving.saving is not None
+    delivered, known = saving.saving
+    dear = saving.score.curve.read(4.9)
+    same, other = saving.restate_saving([delivered, dear])
+    for name in ("delivered_cost", "difference", "difference_std", "verdict", "advice"):
+        assert same[name] == pytest.approx(known[name])
+    assert same["difference_low"] == pytest.approx(known["difference_low"])
+    assert other["delivered_cost"] == pytest.approx(4.9, rel=0.02)
+    assert other["verdict"] != "saves"  # it costs about as much as today
+    assert other["same_accuracy_cost"] == known["same_accuracy_cost"]
+
+
+def test_unsolved_questions_are_those_without_a_correct_sample(study: Study) -> None:
+    answers = study.experiment.pool.answers
+    never = [not answers.correct[answers.question == q].any() for q in range(QUESTIONS)]
+    point = study.operating_point(2.0)
+    found = breakdown.describe_unsolved(study, point)
+    assert found["questions"] == sum(never) > 0
+    assert found["budget_share"] == pytest.approx(point.cost[never].sum() / point.cost.sum())

@@ -27,6 +27,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "unit": "samples",
         "policy": "sequential",
         "path": "my run",
+        "bundle": None,
         "has_token_prices": False,
         "custom_levels": None,
         "arms": [],
@@ -168,3 +169,20 @@ def test_numbers_keep_their_size() -> None:
     texts = [wording.format_number(value) for value in (999.4, 999.7, -999.7, 1e5, 5.97e-7)]
     assert texts[:4] == ["999", "1,000", "−1,000", "100,000"]
     assert float(texts[4]) == pytest.approx(6e-7)
+
+
+def test_the_cost_of_questions_that_are_never_correct_is_stated_with_what_reduces_it() -> None:
+    def point(budget: float, share: float, questions: int = 77) -> dict[str, Any]:
+        unsolved = {"questions": questions, "share": 0.26, "budget_share": share}
+        return {"budget": budget, "cost": budget, "unsolved": unsolved}
+
+    def explain(selected: int, *points: dict[str, Any]) -> str:
+        content = document(operating_points=list(points), selected=selected)
+        return wording.explain_unsolved(content).replace("\u00a0", " ")
+
+    points = point(1.1, 0.25), point(2.0, 0.31), point(4.0, 0.2)
+    assert "31 % of the cost is spent on the 77 questions (26 %)" in explain(1, *points)
+    assert "a smaller budget (25 % at 1.1 samples per question)" in explain(1, *points)
+    assert "smaller budget" not in explain(0, *points)
+    assert "add a model" in explain(0, *points)
+    assert "no cost is in vain" in explain(0, point(1.1, 0.0, 0))

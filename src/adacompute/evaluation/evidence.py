@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from adacompute.evaluation.pool import Pool
     from adacompute.policies.confidence import Confidence
     from adacompute.policies.policy import Policy
+    from adacompute.policies.price_schedule import PriceSchedule
     from adacompute.policies.sequential.policy import Ends
 
 T = TypeVar("T")
@@ -49,6 +50,25 @@ def arm_samples(pool: Pool) -> ArmSamples:
         values=values,
         latency_s=pool.latency_s,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class ArmUse:
+    """Share of the questions that each arm is sampled for, and its mean cost, (arms, settings)."""
+
+    questions: FloatArray
+    cost: FloatArray
+    schedule: PriceSchedule
+
+    def at(self, price: float) -> tuple[FloatArray, FloatArray]:
+        """Return both at a price; between two settings they are mixed."""
+        first, share = self.schedule.position(price)
+        after = min(first + 1, self.cost.shape[1] - 1)
+        questions, cost = (
+            column[:, first] * (1 - share) + column[:, after] * share
+            for column in (self.questions, self.cost)
+        )
+        return questions, cost
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +196,22 @@ class Evidence:
         n_samples = grid.counts.sum(axis=1).astype(np.float64)[end]
         cost += np.repeat(self.round_cost, self.n_permutations)[:, None] * ends.n_rounds
         return self.summarise(cost, correct, n_samples, ends.n_rounds.astype(np.float64))
+
+    def measure_arms(self, policy: Policy, features: Float32Array) -> ArmUse:
+        """Return how a policy with positions uses each arm."""
+        if policy.schedule is None:
+            raise AssertionError
+        samples, ends = self._find_ends(policy, features)
+        grid, end = Grid(self.max_samples), ends.position
+        questions, cost = np.zeros((2, len(self.max_samples), end.shape[1]))
+        for position in np.unique(end).tolist():
+            counts, here = grid.counts[position], end == position
+            for arm in np.flatnonzero(counts).tolist():
+                only = np.where(np.arange(len(counts)) == arm, counts, 0)
+                paid = samples.cost[:, samples.columns(only.tolist())].sum(axis=1)
+                questions[arm] += here.sum(axis=0)
+                cost[arm] += paid @ here
+        return ArmUse(questions / len(end), cost / len(end), policy.schedule)
 
     def measure_latency(
         self, policy: Policy, price: float, features: Float32Array

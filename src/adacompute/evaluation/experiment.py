@@ -24,7 +24,7 @@ from adacompute.core.types import (
     UtilityTable,
     make_levels,
 )
-from adacompute.evaluation.evidence import Evidence, arm_samples
+from adacompute.evaluation.evidence import ArmUse, Evidence, arm_samples
 from adacompute.evaluation.kept_results import KeptResults, Memory, hash_value
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay, ReplayResult
@@ -278,6 +278,13 @@ class Experiment:
         rows, block = next(self.replay.blocks())  # enough questions for percentiles
         sample_cost = self.sample_cost(np.arange(len(self.pool)))
         return block.measure_latency(policy, price, fitted.prepared_features[rows], sample_cost)
+
+    def measure_arms(self, fitted: FittedPolicy) -> ArmUse | None:
+        """Return how a policy over several arms uses each of them; None for other policies."""
+        policy = fitted.policy
+        if len(policy.arms) <= 1 or policy.schedule is None or not policy.max_by_arm:
+            return None
+        return self._select_evidence(policy).measure_arms(policy, fitted.features)
 
     def run_rules(self, rules: Sequence[Rule]) -> ReplayResult:
         """Return the results of each rule on all questions, (N, rules).

@@ -111,7 +111,7 @@ class ReportOptions(PriceOptions, SavingOptions):
     adacompute report policy --out report.html
     """
 
-    OPTIONS: ClassVar = ("out", "today", "budget", "policy", "unit", "token_prices")
+    OPTIONS: ClassVar = ("out", "today", "budget", "policy", "bundle", "unit", "token_prices")
 
     out: Path = option("File of the page, such as report.html.")
     budget: float | None = option(
@@ -119,6 +119,9 @@ class ReportOptions(PriceOptions, SavingOptions):
     )
     policy: str | None = option(
         "Policy that the page is about (default: as fitted, or sequential).", None
+    )
+    bundle: Path | None = option(
+        "Bundle whose command the page prints (default: the one that the run is in).", None
     )
     policies: Sequence[str] | None = option(
         "Policies to compare with (default: a fast selection).", None

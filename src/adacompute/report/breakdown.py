@@ -169,6 +169,13 @@ def pick_examples(study: Study, point: OperatingPoint) -> dict[str, list[dict[st
     }
 
 
+def describe_unsolved(study: Study, point: OperatingPoint) -> dict[str, float]:
+    """Return the questions that no recorded sample answers correctly, and their share of cost."""
+    answers = study.experiment.pool.answers
+    n_correct = np.bincount(answers.question, answers.correct, minlength=len(answers))
+    return _shares(n_correct == 0, point)
+
+
 def count_unparsed(study: Study) -> dict[str, float]:
     """Return how many samples could not be parsed, and how many questions have such samples."""
     answers = study.experiment.pool.answers

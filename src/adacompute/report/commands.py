@@ -1,8 +1,8 @@
 """Commands: what to do next, with the commands that do it.
 
 With what is run today, it is the way that saves most for the least effort; without it, what the
-verdict at the budget suggests. Commands are as they would be typed; capitals stand for what the
-page does not know.
+verdict at the budget suggests. Where the bundle of the policy is known, it is only served. Commands
+are as they would be typed; capitals stand for what the page does not know.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def _name_next(document: dict[str, Any]) -> str:
     if document["today"]:
         return keep_together(f"{describe_advice(document['today'], document['unit'])}.")
     if document["verdict"] == "gain":
-        return "fit the policy, calibrate it for this budget, and serve it."
+        fitted = "" if document["bundle"] else "fit the policy, calibrate it for this budget, and "
+        return f"{fitted}serve {'this policy at this budget' if document['bundle'] else 'it'}."
     if document["verdict"] in ("no gain", "loss"):
         return f"spend the budget uniformly: {document['advice']}."
     if document["questions_needed"] is None:
@@ -102,6 +103,9 @@ def _steps_to_serve(
     document: dict[str, Any], policy: str | None = None, budget: float | None = None
 ) -> list[Step]:
     """Return how to fit and serve a policy: that of the page, or another one at its own budget."""
+    if policy is None and document["bundle"]:
+        served = f"Serve the policy in {document['bundle']} in front of your model."
+        return [(served, _serve(document, document["budget"], document["bundle"]))]
     run, today = document["path"], _today(document)
     name, options = policy or document["policy"], _options(document)
     fitted = f"the policy {policy}" if policy else "the policy"
@@ -117,8 +121,8 @@ def _steps_to_serve(
     ]
 
 
-def _serve(document: dict[str, Any], budget: float) -> str:
-    words = ["adacompute", "serve", "--bundle", "BUNDLE", "--budget", f"{budget:g}"]
+def _serve(document: dict[str, Any], budget: float, bundle: str = "BUNDLE") -> str:
+    words = ["adacompute", "serve", "--bundle", bundle, "--budget", f"{budget:g}"]
     words += ["--base-url", EXAMPLE_URL]
     for name, known in (("model", document["model"]), ("grader", _grader(document))):
         words += [] if known else [f"--{name}", name.upper()]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from adacompute.report.lines import CURRENT_POINT, choose_lines
 from adacompute.report.plot_style import (
     COLOURS,
-    GREY,
     fix_layout,
     panels,
     round_ticks,
@@ -22,9 +21,6 @@ from adacompute.report.plot_style import (
 )
 from adacompute.report.svg import inline_svg
 from adacompute.report.wording import (
-    format_budget,
-    format_gain,
-    format_interval,
     format_number,
     format_percent,
     name_policy,
@@ -65,25 +61,11 @@ class Drawing:
     description: str
 
 
-@dataclass(frozen=True)
-class Marker:
-    """The position of an operating point in a drawing: the point, its interval and the axis."""
+Marks = dict[str, dict[str, str]]
+"""Attributes of the SVG elements that mark an operating point, by the names of the elements."""
 
-    x: float
-    y: float
-    low: float
-    high: float
-    axis: float
-
-    @property
-    def attributes(self) -> dict[str, dict[str, str]]:
-        """SVG attributes of the three elements that show it."""
-        x, y, low, high, axis = (f"{value:.1f}" for value in vars(self).values())
-        return {
-            "drop": {"x1": x, "x2": x, "y1": y, "y2": axis},
-            "bar": {"x1": x, "x2": x, "y1": low, "y2": high},
-            "dot": {"cx": x, "cy": y},
-        }
+Markers = dict[str, list[Marks]]
+"""The marks of every operating point, by layout."""
 
 
 def draw_svg(name: str, rows: int, columns: int, size: Size, draw: Draw, overlay: Overlay) -> str:
@@ -101,19 +83,28 @@ def no_overlay(_figure: Figure, _axes: list[Axes]) -> str:
     return ""
 
 
-def draw_curves(
-    document: dict[str, Any], *, all_policies: bool = False
-) -> tuple[Drawing, dict[str, list[Marker]]]:
+def _mark_points(
+    document: dict[str, Any],
+    markers: Markers,
+    layout: str,
+    place: Callable[[dict[str, Any], Figure, list[Axes]], Marks],
+) -> Overlay:
+    """Return an overlay that marks the selected operating point, and note the marks of all."""
+
+    def overlay(figure: Figure, axes: list[Axes]) -> str:
+        markers[layout] = [place(point, figure, axes) for point in document["operating_points"]]
+        return _marker_svg(markers[layout][document["selected"]])
+
+    return overlay
+
+
+def draw_curves(document: dict[str, Any], *, all_policies: bool = False) -> tuple[Drawing, Markers]:
     """Draw accuracy against cost, and return the markers of the operating points by layout."""
-    markers: dict[str, list[Marker]] = {}
+    markers: Markers = {}
     n_lines = len(choose_lines(document, all_policies=all_policies))
 
     def overlay(layout: str) -> Overlay:
-        def place(figure: Figure, axes: list[Axes]) -> str:
-            markers[layout] = _markers(document, figure, axes[0])
-            return _marker_svg(markers[layout][document["selected"]])
-
-        return place
+        return _mark_points(document, markers, layout, mark_curve)
 
     def draw(axes: list[Axes]) -> None:
         _curves(document, axes[0], all_policies=all_policies)
@@ -128,23 +119,21 @@ def draw_curves(
 
     wide = draw_svg("curves-w", 1, 1, (6.6, 4.3), draw, overlay("wide"))
     narrow = draw_svg("curves-n", 1, 1, (3.9, 5.0), draw_narrow, overlay("narrow"))
-    point = document["operating_points"][document["selected"]]
     description = (
-        f"Accuracy against mean cost of {n_lines} policies. At "
-        f"{format_budget(document['budget'], document['unit'])}, {document['policy']} is correct "
-        f"on {format_percent(point['accuracy'])} of {document['questions']:,} questions: "
-        f"{format_gain(point)} compared with the best uniform mixture. The numbers are in the "
-        "table below."
+        f"Accuracy against mean cost of {n_lines} policies on {document['questions']:,} questions. "
+        f"A dot marks the budget on the curve of {document['policy']}; what it gains there is "
+        "written beside the slider. The numbers are in the table below."
     )
     return Drawing("curves", wide, narrow, description), markers
 
 
-def _marker_svg(marker: Marker) -> str:
-    """Return the elements of a marker; the script of the page moves them."""
+def _marker_svg(marks: Marks) -> str:
+    """Return the elements that mark an operating point; the script of the page moves them."""
     elements = []
-    for part, attributes in marker.attributes.items():
+    for name, attributes in marks.items():
+        part = name.partition("-")[0]
         tag = "circle" if part == "dot" else "line"
-        fixed = f'class="op-{part}" data-part="{part}"'
+        fixed = f'class="op-{part}" data-marker="{name}"'
         radius = f' r="{DOT_RADIUS}"' if part == "dot" else ""
         moved = " ".join(f'{key}="{value}"' for key, value in attributes.items())
         elements.append(f"<{tag} {fixed}{radius} {moved}/>")
@@ -227,23 +216,31 @@ def scale_arm_costs(axes: Axes, lowest: float, highest: float) -> None:
     axes.set_xlim(lowest - margin, highest + margin)
 
 
-def _markers(document: dict[str, Any], figure: Figure, axes: Axes) -> list[Marker]:
-    """Return the operating points in the units of the SVG: points from the upper left."""
-    height = float(figure.get_figheight()) * 72
-    bottom = float(axes.transAxes.transform((0, 0))[1])
+def locate(figure: Figure, axes: Axes, x: float, y: float) -> tuple[float, float]:
+    """Return a point of axes in the units of the SVG: points from the upper left."""
+    found = axes.transData.transform((x, y))
+    return float(found[0]), float(figure.get_figheight()) * 72 - float(found[1])
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        found = axes.transData.transform((x, 100 * y))
-        return float(found[0]), height - float(found[1])
 
-    markers = []
-    for point in document["operating_points"]:
-        x, y = place(point["cost"], point["accuracy"])
-        low, high = (
-            place(point["cost"], point[end])[1] for end in ("accuracy_low", "accuracy_high")
-        )
-        markers.append(Marker(x, y, low, high, height - bottom))
-    return markers
+def mark_curve(point: dict[str, Any], figure: Figure, axes: list[Axes]) -> Marks:
+    """Return the marks of an operating point: a dot, its interval and a line to the axis."""
+    (one,) = axes
+    x, y = locate(figure, one, point["cost"], 100 * point["accuracy"])
+    low, high = (
+        locate(figure, one, point["cost"], 100 * point[end])[1]
+        for end in ("accuracy_low", "accuracy_high")
+    )
+    axis = locate(figure, one, point["cost"], one.get_ylim()[0])[1]
+    return {
+        "drop": _format_line(x, y, axis),
+        "bar": _format_line(x, low, high),
+        "dot": {"cx": f"{x:.1f}", "cy": f"{y:.1f}"},
+    }
+
+
+def _format_line(x: float, first: float, last: float) -> dict[str, str]:
+    """Return the attributes of a vertical line."""
+    return {"x1": f"{x:.1f}", "x2": f"{x:.1f}", "y1": f"{first:.1f}", "y2": f"{last:.1f}"}
 
 
 def draw_types(document: dict[str, Any]) -> Drawing:
@@ -253,7 +250,7 @@ def draw_types(document: dict[str, Any]) -> Drawing:
     levels = list(range(len(names))) if has_arms else document["levels"]
 
     def draw(axes: list[Axes]) -> None:
-        left, right = axes
+        (left,) = axes
         heights = spread([100 * one["curve"][-1] for one in types], LABEL_DISTANCE)
         for i, one in enumerate(types):
             curve = [100 * value for value in one["curve"]]
@@ -271,16 +268,17 @@ def draw_types(document: dict[str, Any]) -> Drawing:
         _scale_levels(left, levels, names, has_arms=has_arms)
         left.set_ylim(-3, 103)
         left.set_ylabel(ACCURACY_LABEL)
-        _bars(right, types)
 
-    wide = draw_svg("types-w", 1, 2, (5.6, 3.4), draw, no_overlay)
-    narrow = draw_svg("types-n", 2, 1, (3.9, 3.0), draw, no_overlay)
+    wide = draw_svg("types-w", 1, 1, (6.6, 3.4), draw, no_overlay)
+    narrow = draw_svg("types-n", 1, 1, (3.9, 3.0), draw, no_overlay)
     shares = "; ".join(
-        f"{one['name']}: {format_percent(one['share'], 0)} of the questions take "
-        f"{format_percent(one['budget_share'], 0)} of the budget"
+        f"{one['name']}, {format_percent(one['share'], 0)} of the questions: from "
+        f"{format_percent(one['curve'][0], 0)} to {format_percent(one['curve'][-1], 0)}"
         for one in types
     )
-    return Drawing("types", wide, narrow, f"Types of questions. {shares}.")
+    return Drawing(
+        "types", wide, narrow, f"Accuracy by type from the first to the last level. {shares}."
+    )
 
 
 def _scale_levels(axes: Axes, levels: list[int], names: list[str], *, has_arms: bool) -> None:
@@ -298,33 +296,17 @@ def _scale_levels(axes: Axes, levels: list[int], names: list[str], *, has_arms: 
     axes.set_title("Response to more samples")
 
 
-def _bars(axes: Axes, types: list[dict[str, Any]]) -> None:
-    """Draw the share of the questions and of the budget side by side."""
-    positions = list(range(len(types)))[::-1]
-    for shift, key, colour, label in (
-        (0.2, "share", GREY, "of the questions"),
-        (-0.2, "budget_share", ACCENT, "of the budget"),
-    ):
-        shares = [100 * one[key] for one in types]
-        axes.barh([y + shift for y in positions], shares, 0.36, color=colour, label=label)
-        for y, share in zip(positions, shares, strict=True):
-            axes.text(share + 1, y + shift, f"{share:.0f}", va="center", fontsize=8.5)
-    axes.set_yticks(positions, [one["name"] for one in types])
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    axes.set_axisbelow(True)
-    axes.margins(x=0.12)
-    axes.set_xlabel("share (%)")
-    axes.set_title("Where the budget goes")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)  # below the bars
-
-
-def draw_frontier(document: dict[str, Any]) -> Drawing:
-    """Draw cost and accuracy at each price, with intervals."""
+def draw_frontier(document: dict[str, Any]) -> tuple[Drawing, Markers]:
+    """Draw cost and accuracy at each price, with intervals and the operating points by layout."""
     frontier = _trim_frontier(document["frontier"])
-    point = document["operating_points"][document["selected"]]
+    markers: Markers = {}
     prices = [one["price"] for one in frontier]
-    price = min(max(point["price"], prices[-1]), prices[0])  # beyond these nothing changes
+
+    def mark(point: dict[str, Any], figure: Figure, axes: list[Axes]) -> Marks:
+        price = min(max(point["price"], prices[-1]), prices[0])  # beyond these nothing changes
+        heights = zip(axes, (point["cost"], 100 * point["accuracy"]), strict=True)
+        places = [locate(figure, one, price, height) for one, height in heights]
+        return {f"dot-{i}": {"cx": f"{x:.1f}", "cy": f"{y:.1f}"} for i, (x, y) in enumerate(places)}
 
     def draw(axes: list[Axes]) -> None:
         columns = (("cost", 1.0, cost_label(document)), ("accuracy", 100.0, ACCURACY_LABEL))
@@ -335,22 +317,22 @@ def draw_frontier(document: dict[str, Any]) -> Drawing:
             )
             one.fill_between(prices, low, high, color=ACCENT, alpha=0.18, linewidth=0)
             one.plot(prices, value, color=ACCENT, linewidth=2)
-            one.plot([price], [scale * point[key]], "o", color="#000000", markersize=6)
             one.set_xscale("log")
             one.set_xlim(prices[0] * 1.2, prices[-1] / 1.2)
             one.minorticks_off()
             one.set_xlabel("price (decreasing)")
             one.set_ylabel(label)
 
-    wide = draw_svg("frontier-w", 1, 2, (5.6, 3.3), draw, no_overlay)
-    narrow = draw_svg("frontier-n", 2, 1, (3.9, 2.7), draw, no_overlay)
+    wide, narrow = (_mark_points(document, markers, name, mark) for name in ("wide", "narrow"))
+    drawn = (
+        draw_svg("frontier-w", 1, 2, (5.6, 3.3), draw, wide),
+        draw_svg("frontier-n", 2, 1, (3.9, 2.7), draw, narrow),
+    )
     description = (
         f"Cost and accuracy of {document['policy']} at {len(frontier)} decreasing prices, with "
-        f"95 % intervals. At a price of {format_number(point['price'])} it costs "
-        f"{format_number(point['cost'])} and is correct on {format_percent(point['accuracy'])} of "
-        "the questions."
+        "95 % intervals. Dots mark the budget."
     )
-    return Drawing("frontier", wide, narrow, description)
+    return Drawing("frontier", *drawn, description), markers
 
 
 def _trim_frontier(frontier: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -360,35 +342,3 @@ def _trim_frontier(frontier: list[dict[str, float]]) -> list[dict[str, float]]:
     first = max(0, sum(cost <= lowest for cost in costs) - 1)
     last = next(i for i, cost in enumerate(costs) if cost >= highest)
     return frontier[first : last + 1] if last > first else frontier
-
-
-def draw_sensitivity(document: dict[str, Any]) -> Drawing:
-    """Draw the gain with the intervals that fewer or more questions would give it."""
-    rows, count = document["sensitivity"], document["independent_questions"]
-
-    def draw(axes: list[Axes]) -> None:
-        (one,) = axes
-        one.axhline(0, color=GREY, linewidth=1)
-        for row in rows:
-            is_real, is_fewer = row["questions"] == count, row["questions"] <= count
-            ends = [100 * row["gain_low"], 100 * row["gain_high"]]
-            x, colour = [row["questions"]] * 2, ACCENT if is_fewer else GREY
-            one.plot(x, ends, color=colour, linewidth=3 if is_real else 1.8)
-            size = 7 if is_real else 5
-            one.plot(x[:1], [100 * row["gain"]], "o", color=colour, markersize=size)
-        one.set_xscale("log", base=2)
-        counts = [row["questions"] for row in rows]
-        one.set_xticks(counts, [f"{count:,}" for count in counts])
-        one.minorticks_off()
-        one.margins(x=0.06)
-        one.set_xlabel("independent questions")
-        one.set_ylabel("gain (points)")
-
-    wide = draw_svg("sensitivity-w", 1, 1, (7.8, 3.0), draw, no_overlay)
-    narrow = draw_svg("sensitivity-n", 1, 1, (3.9, 3.0), draw, no_overlay)
-    intervals = "; ".join(
-        f"{row['questions']:,}: {format_interval(row['gain_low'], row['gain_high'])}"
-        for row in rows
-    )
-    description = f"Interval of the gain in points by the number of questions. {intervals}."
-    return Drawing("sensitivity", wide, narrow, description)

@@ -2,38 +2,41 @@
 (function () {
   var data = JSON.parse(document.getElementById("data").textContent);
   var slider = document.getElementById("budget");
-  var fields = document.querySelectorAll("[data-field]");
-  var rows = document.querySelectorAll("[data-level]");
-  function setAttributes(element, attributes) {
-    Object.keys(attributes).forEach(function (key) {
-      element.setAttribute(key, attributes[key]);
-    });
+  var header = document.querySelector("header");
+  function each(selector, change) {
+    document.querySelectorAll(selector).forEach(change);
   }
-  function show(index) {
-    var point = data.points[index];
-    fields.forEach(function (field) {
-      field.textContent = point.text[field.dataset.field];
+  function show(point, index) {
+    var top = slider.getBoundingClientRect().top;
+    // The header never becomes lower, and the slider stays where it is while it is moved.
+    header.style.minHeight = header.getBoundingClientRect().height + "px";
+    each("[data-part]", function (part) {
+      part.innerHTML = point.parts[part.dataset.part].map(function (line) {
+        return data.lines[line];
+      }).join("\n");
     });
-    rows.forEach(function (row) {
-      var level = point.text.level_shares[Number(row.dataset.level)];
-      row.querySelectorAll("[data-share]").forEach(function (cell) {
-        cell.textContent = level[cell.dataset.share];
-      });
-      row.querySelectorAll("[data-width]").forEach(function (bar) {
-        bar.setAttribute("width", level[bar.dataset.width]);
+    each("[data-index]", function (row) {
+      row.classList.toggle("here", Number(row.dataset.index) === index);
+    });
+    Object.keys(point.markers).forEach(function (figure) {
+      Object.keys(point.markers[figure]).forEach(function (layout) {
+        each("#" + figure + " ." + layout + " [data-marker]", function (element) {
+          var attributes = point.markers[figure][layout][element.dataset.marker];
+          Object.keys(attributes).forEach(function (key) {
+            element.setAttribute(key, attributes[key]);
+          });
+        });
       });
     });
-    ["wide", "narrow"].forEach(function (layout) {
-      document.querySelectorAll("#curves ." + layout + " [data-part]").forEach(function (part) {
-        setAttributes(part, point.markers[layout][part.dataset.part]);
-      });
-    });
-    slider.setAttribute("aria-valuetext", point.text.budget);
+    slider.setAttribute("aria-valuetext", point.budget);
+    window.scrollBy(0, slider.getBoundingClientRect().top - top);
   }
   slider.addEventListener("input", function () {
-    show(Number(slider.value));
+    show(data.points[Number(slider.value)], Number(slider.value));
+  });
+  window.addEventListener("resize", function () {
+    header.style.minHeight = "";
   });
   document.documentElement.classList.add("live");
   slider.value = String(data.selected);
-  show(data.selected);
 })();

@@ -1,8 +1,9 @@
 """Page: a report as one self-contained HTML file, and the only use of jinja2.
 
-All text is escaped by the template. The content security policy of the page allows only its own
-style sheet and its own script, by their hashes, so the page cannot send a request. The same
-document gives the same bytes.
+All text is escaped by the template. The blocks of the template are the parts of the page that
+depend on the budget: each is made at every budget, and the script of the page exchanges them. The
+content security policy of the page allows only its own style sheet and its own script, by their
+hashes, so the page cannot send a request. The same document gives the same bytes.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from adacompute.report.breakdown import ARM_QUESTION_TYPES, QUESTION_TYPES
 from adacompute.report.commands import describe_next, next_steps
 from adacompute.report.figures import (
     Drawing,
-    Marker,
+    Markers,
     draw_curves,
     draw_frontier,
-    draw_sensitivity,
     draw_types,
 )
 from adacompute.report.lines import choose_lines
+from adacompute.report.operating_points import at_budget
 from adacompute.report.plane import draw_plane, name_level
 from adacompute.report.saving_chart import MAX_ROWS, draw_savings, has_arrows, sort_savings
 from adacompute.report.wording import (
     UNIT_NOUNS,
     explain_headline,
     explain_retry,
+    explain_unsolved,
     explain_verdict,
     format_budget,
     format_costs,
@@ -57,7 +59,8 @@ VERDICT_COLOURS = {
 }
 """Classes of verdicts; that of the others is "open"."""
 
-TEMPLATE, STYLE, SCRIPT = "page.html.jinja", "page.css", "page.js"
+TEMPLATE, MACROS = "page.html.jinja", "macros.html.jinja"
+STYLE, SCRIPT = "page.css", "page.js"
 FILTERS = {
     "number": format_number,
     "percent": format_percent,
@@ -84,38 +87,82 @@ def render(document: dict[str, Any], *, all_policies: bool = False) -> str:
     )
     environment.filters.update(FILTERS)
     environment.globals.update(interval=format_interval, costs=format_costs, shares=format_shares)
+    for name, macro in vars(environment.from_string(_read(MACROS)).module).items():
+        if not name.startswith("_"):
+            environment.globals[name] = macro
     markup = environment.filters["safe"]
     style, script = _read(STYLE), _read(SCRIPT)
-    curves, markers = draw_curves(document, all_policies=all_policies)
-    drawings = [curves, draw_types(document), draw_frontier(document), draw_sensitivity(document)]
+    figures, markers = _draw(document, all_policies=all_policies)
+    fixed = {
+        "savings": sort_savings(document),
+        "all_savings": all_policies or len(document["savings"]) <= MAX_ROWS,
+        "has_arrows": bool(document["savings"]) and has_arrows(document),
+        "rows": _thin(document),
+        "all_shown": all_policies or len(choose_lines(document)) == len(document["curves"]),
+        "types": ARM_QUESTION_TYPES if document["arms"] else QUESTION_TYPES,
+        "skipped": _group_skipped(document),
+        "figures": {drawing.name: _markup(drawing, markup) for drawing in figures},
+        "security": markup(_security_policy(style, script)),
+        "style": markup(style),
+        "script": markup(script),
+        "units": UNIT_NOUNS[document["unit"]],
+        "unit": name_unit(document["unit"]),
+        "colours": VERDICT_COLOURS,
+    }
+    template = environment.from_string(_read(TEMPLATE))
+
+    def render_parts(index: int) -> dict[str, list[str]]:
+        """Return the lines of each part of the page that depends on the budget."""
+        values = fixed | _values(at_budget(document, index))
+        context = template.new_context(values)
+        return {
+            name: "".join(block(context)).split("\n") for name, block in template.blocks.items()
+        }
+
+    parts = [render_parts(i) for i in range(len(document["operating_points"]))]
+    data = markup(_slider_data(document, parts, markers))
+    page: str = template.render(fixed | _values(document), data=data)
+    return page
+
+
+def _draw(
+    document: dict[str, Any], *, all_policies: bool
+) -> tuple[list[Drawing], dict[str, Markers]]:
+    """Draw the figures, and return the markers of operating points by figure."""
+    curves, on_curves = draw_curves(document, all_policies=all_policies)
+    frontier, on_frontier = draw_frontier(document)
+    drawings = [curves, draw_types(document), frontier]
     drawings += [draw_plane(document)] if document["arms"] else []
     if document["savings"]:
         drawings.append(draw_savings(document, all_policies=all_policies))
-    page: str = environment.from_string(_read(TEMPLATE)).render(
-        report=document,
-        point=document["operating_points"][document["selected"]],
+    return drawings, {curves.name: on_curves, frontier.name: on_frontier}
+
+
+def _values(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page shows at the selected budget of a document."""
+    point = document["operating_points"][document["selected"]]
+    levels = [f"about {format_number(one['level'])}" for one in point["level_shares"]]
+    return {
+        "report": document,
+        "point": point,
         **_header(document),
-        savings=sort_savings(document),
-        all_savings=all_policies or len(document["savings"]) <= MAX_ROWS,
-        has_arrows=bool(document["savings"]) and has_arrows(document),
-        steps=next_steps(document),
-        verdict=explain_verdict(document),
-        budget=format_budget(document["budget"], document["unit"]),
-        units=UNIT_NOUNS[document["unit"]],
-        unit=name_unit(document["unit"]),
-        retry=explain_retry(document),
-        rows=_thin(document),
-        all_shown=all_policies or len(choose_lines(document)) == len(document["curves"]),
-        types=ARM_QUESTION_TYPES if document["arms"] else QUESTION_TYPES,
-        skipped=_group_skipped(document),
-        panels=[format_panel(document, one) for one in document["operating_points"]],
-        figures={drawing.name: _markup(drawing, markup) for drawing in drawings},
-        security=markup(_security_policy(style, script)),
-        style=markup(style),
-        script=markup(script),
-        data=markup(_slider_data(document, markers)),
-    )
-    return page
+        "steps": next_steps(document),
+        "verdict": explain_verdict(document),
+        "budget": format_budget(document["budget"], document["unit"]),
+        "retry": explain_retry(document),
+        "unsolved": explain_unsolved(document),
+        "bill": ", ".join(_format_bill(unit, amount) for unit, amount in point["bill"].items()),
+        "level_shares": [
+            (name, one["share"], one["budget_share"])
+            for name, one in zip(levels, point["level_shares"], strict=True)
+        ],
+        "arm_shares": [
+            (one["arm"], one["share"], one["cost_share"]) for one in point["arm_shares"]
+        ],
+        "type_shares": [
+            (one["name"], one["share"], one["budget_share"]) for one in point["question_types"]
+        ],
+    }
 
 
 def _header(document: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +171,6 @@ def _header(document: dict[str, Any]) -> dict[str, Any]:
     return {
         "lead": name_verdict(document),
         "headline": headline(document).removeprefix(name_verdict(document)),
-        "colours": VERDICT_COLOURS,
         "details": list_savings(document)[1:],
         "explanation": explain_headline(document),
         "next": text,
@@ -140,11 +186,11 @@ def _group_skipped(document: dict[str, Any]) -> dict[str, list[str]]:
     return groups
 
 
-def _thin(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return about N_TABLE_ROWS operating points, the selected one among them."""
+def _thin(document: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Return about N_TABLE_ROWS operating points by their index, the selected one among them."""
     points, selected = document["operating_points"], document["selected"]
     step = max(1, round(len(points) / N_TABLE_ROWS))
-    return [point for i, point in enumerate(points) if (i - selected) % step == 0]
+    return [(i, point) for i, point in enumerate(points) if (i - selected) % step == 0]
 
 
 def _read(name: str) -> str:
@@ -154,6 +200,7 @@ def _read(name: str) -> str:
 def _markup(drawing: Drawing, markup: Any) -> dict[str, Any]:  # noqa: ANN401 - a type of jinja2
     """Return the SVG of a figure as markup, and its description as text."""
     return {
+        "name": drawing.name,
         "wide": markup(drawing.wide),
         "narrow": markup(drawing.narrow),
         "description": drawing.description,
@@ -177,29 +224,6 @@ def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def format_panel(document: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:
-    """Return the texts of the panel for an operating point; the script only shows them."""
-    return {
-        "budget": format_budget(point["budget"], document["unit"]),
-        "cost": format_number(point["cost"]),
-        "gain": f"{format_points(point['gain'])} points",
-        "gain_interval": format_interval(point["gain_low"], point["gain_high"]),
-        "accuracy": format_percent(point["accuracy"]),
-        "accuracy_interval": format_interval(point["accuracy_low"], point["accuracy_high"]),
-        "price": format_number(point["price"]),
-        "bill": ", ".join(_format_bill(unit, amount) for unit, amount in point["bill"].items()),
-        "level_shares": [
-            {
-                "share": format_percent(level["share"], 0),
-                "width": f"{100 * level['share']:.1f}",
-                "budget_share": format_percent(level["budget_share"], 0),
-                "budget_width": f"{100 * level['budget_share']:.1f}",
-            }
-            for level in point["level_shares"]
-        ],
-    }
-
-
 def _format_bill(unit: str, amount: float) -> str:
     """Write an amount; money is in the currency of the recorded costs or of the token prices.
 
@@ -211,16 +235,29 @@ def _format_bill(unit: str, amount: float) -> str:
     return f"{text} {UNIT_NOUNS[unit]}"
 
 
-def _slider_data(document: dict[str, Any], markers: dict[str, list[Marker]]) -> str:
-    """Return the data of the slider as JSON that is safe inside a script element."""
+def _slider_data(
+    document: dict[str, Any], parts: list[dict[str, list[str]]], markers: dict[str, Markers]
+) -> str:
+    """Return the data of the slider as JSON that is safe inside a script element.
+
+    Parts are lists of numbers of lines, because most lines are the same at several budgets.
+    """
+    number: dict[str, int] = {}
     points = [
         {
-            "text": format_panel(document, point),
-            "markers": {layout: found[i].attributes for layout, found in markers.items()},
+            "budget": format_budget(point["budget"], document["unit"]),
+            "parts": {
+                name: [number.setdefault(line, len(number)) for line in lines]
+                for name, lines in parts[i].items()
+            },
+            "markers": {
+                figure: {layout: found[i] for layout, found in by_layout.items()}
+                for figure, by_layout in markers.items()
+            },
         }
         for i, point in enumerate(document["operating_points"])
     ]
-    data = {"selected": document["selected"], "points": points}
+    data = {"selected": document["selected"], "lines": list(number), "points": points}
     text = json.dumps(data, separators=(",", ":"))
     for character, escaped in UNSAFE.items():
         text = text.replace(character, escaped)

@@ -26,13 +26,14 @@ from adacompute.evaluation.scoring.frontier import CalibrationSettings, PriceFro
 from adacompute.evaluation.scoring.held_out import CurvePoint
 from adacompute.evaluation.scoring.oracles import score_oracle
 from adacompute.evaluation.scoring.policy_score import PolicyScore, has_retries, score_policy
-from adacompute.evaluation.scoring.savings import compare_policy, state_saving
+from adacompute.evaluation.scoring.savings import compare_policy, restate_saving, state_saving
 from adacompute.evaluation.scoring.scores import oracle_point
 from adacompute.evaluation.scoring.today import Today, TodayScore
-from adacompute.evaluation.scoring.verdict import MIN_QUESTIONS
+from adacompute.evaluation.scoring.verdict import MIN_QUESTIONS, round_up
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
+    from adacompute.evaluation.evidence import ArmUse
 
 QUESTION_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Numbers of questions for which the interval of the gain is shown, relative to the real number."""
@@ -90,6 +91,40 @@ class Study:
         if self.today is None or not self.has_enough_questions:
             return None
         return state_saving(self.frontier, self.today)
+
+    def restate_saving(self, points: Sequence[CurvePoint]) -> list[dict[str, Any]]:
+        """Return what is saved at other points; there must be a saving."""
+        if self.today is None or self.saving is None:
+            raise AssertionError
+        return restate_saving(self.frontier, self.today, self.saving[1], points)
+
+    def delivers(self, point: OperatingPoint) -> bool:
+        """Whether an operating point is the one that saves, which is typed with four digits."""
+        if self.saving is None:
+            return False
+        return point.budget == round_up(self.frontier.budget_of(self.saving[0]))
+
+    @cached_property
+    def _use_of_arms(self) -> ArmUse | None:
+        return self.experiment.measure_arms(self.frontier.final)
+
+    def share_by_arm(self, point: OperatingPoint) -> list[dict[str, Any]]:
+        """Return the share of the questions that each arm is sampled for, and its share of cost.
+
+        They are those of the policy that is fitted to all questions. Empty for a single arm.
+        """
+        if self._use_of_arms is None:
+            return []
+        questions, cost = self._use_of_arms.at(point.price)
+        return [
+            {"arm": name, "share": share, "cost_share": part}
+            for name, share, part in zip(
+                self.frontier.final.policy.arms,
+                questions.tolist(),
+                (cost / cost.sum()).tolist(),
+                strict=True,
+            )
+        ]
 
     @cached_property
     def response_curves(self) -> tuple[list[str], FloatArray]:

@@ -7,42 +7,21 @@ this module, and the samples are not needed again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from adacompute.evaluation.intervals import CONFIDENCE
-from adacompute.evaluation.scoring.baseline import describe_baseline
 from adacompute.evaluation.scoring.frontier import list_frontier
-from adacompute.evaluation.scoring.policy_score import measure_retry_gain
-from adacompute.evaluation.scoring.verdict import (
-    GAIN,
-    MAX_UNPARSED,
-    MIN_QUESTIONS,
-    judge,
+from adacompute.report.breakdown import count_unparsed
+from adacompute.report.operating_points import (
+    MAX_NAME,
+    QuestionData,
+    at_budget,
+    describe_points,
 )
-from adacompute.policies.bundles.bundle import NOT_JUDGED
-from adacompute.report.breakdown import (
-    by_difficulty,
-    by_type,
-    count_unparsed,
-    pick_examples,
-    share_by_level,
-)
-from adacompute.report.study import (
-    OperatingPoint,
-    PolicyCurve,
-    Study,
-    compare_savings,
-    score_curves,
-)
-from adacompute.report.wording import clean_text, format_percent
-
-if TYPE_CHECKING:
-    from adacompute.core.types import FloatArray
-
-BILLED_QUESTIONS = 1000
+from adacompute.report.study import PolicyCurve, Study, compare_savings, score_curves
+from adacompute.report.wording import clean_text
 
 SLIDER_STEPS = ((2.0, 0.1), (4.0, 0.2), (8.0, 0.5), (16.0, 1.0), (np.inf, 4.0))
 """Distance between budgets of the slider up to each number of samples per question."""
@@ -52,24 +31,6 @@ N_COMPARED = 12
 
 N_ARM_BUDGETS = 25
 """Approximate number of budgets of the slider where there are several arms."""
-
-MAX_NAME = 80
-
-
-@dataclass(frozen=True, eq=False)
-class QuestionData:
-    """What the report knows about the questions besides their samples, in their order.
-
-    ``rates`` are the mean amounts per sample of each question: samples, tokens, money and so on.
-    With several arms only samples have a rate, because those of different arms cost differently.
-    ``run`` describes the run, and becomes part of the document.
-    """
-
-    id: Sequence[str]
-    text: Sequence[str | None]
-    difficulty: Sequence[str | None]
-    rates: dict[str, FloatArray]
-    run: dict[str, Any]
 
 
 def slider_budgets(study: Study, budget: float) -> list[float]:
@@ -114,36 +75,27 @@ def summarise(
     points = [study.operating_point(b, exact=b == budget) for b in budgets]
     selected = budgets.index(budget)
     point = points[selected]
-    unparsed = count_unparsed(study) | _retry_gain(study, point)
+    unparsed = count_unparsed(study)
     compared = budgets[:: max(1, len(budgets) // N_COMPARED)]
     curves = score_curves(study, () if evaluation else policies, compared, progress)
-    judged = _judge(study, point, unparsed["share"])
-    return {
+    known: dict[str, Any] = {"selected": selected, "unparsed": unparsed}
+    described = describe_points(study, data, points, **known)
+    has_saving = described[selected]["today"] is not None
+    document = {
         **data.run,
         "policy": study.name,
         "levels": list(study.experiment.levels),
         **_describe_data(study),
         "permutations": study.experiment.n_permutations,
         "confidence": CONFIDENCE,
-        "budget": budget,
-        "selected": selected,
-        **study.frontier.describe_latency(point.price),
-        **judged,
-        **_describe_savings(study, policies, evaluation, judged["verdict"]),
-        "operating_points": [_describe_point(study, data, one) for one in points],
+        "savings": _describe_savings(study, policies, evaluation) if has_saving else [],
+        "operating_points": described,
         "curves": [_describe_curve(curve) for curve in curves]
         + _evaluation_curves(evaluation, study.name),
         "has_evaluation": evaluation is not None,
-        "question_types": by_type(study, point),
-        "difficulties": _clean_names(by_difficulty(study, point, data.difficulty)),
-        "examples": _add_texts(pick_examples(study, point), data),
-        "unparsed": unparsed,
         "frontier": list_frontier(study.frontier, point.point, price=point.price),
-        "sensitivity": [
-            {"questions": count, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
-            for count, gain in study.gain_by_question_count(point)
-        ],
     }
+    return at_budget(document, selected)
 
 
 def _describe_data(study: Study) -> dict[str, Any]:
@@ -162,70 +114,22 @@ def _describe_data(study: Study) -> dict[str, Any]:
     }
 
 
-def _describe_point(study: Study, data: QuestionData, point: OperatingPoint) -> dict[str, Any]:
-    gain, accuracy = study.score.gain(point.point), study.score.accuracy(point.point)
-    means = {name: float((point.n_samples * rate).mean()) for name, rate in data.rates.items()}
-    if study.experiment.pool.has_arms:
-        means[data.run["unit"]] = point.point.cost
-    return {
-        "budget": point.budget,
-        "price": point.price,
-        "cost": point.point.cost,
-        "rounds": float(point.point.result.n_rounds.mean()),
-        "accuracy": accuracy.value,
-        "accuracy_low": accuracy.low,
-        "accuracy_high": accuracy.high,
-        "gain": gain.value,
-        "gain_low": gain.low,
-        "gain_high": gain.high,
-        "level_shares": share_by_level(point, study.experiment.levels),
-        "bill": {name: BILLED_QUESTIONS * mean for name, mean in means.items()},
-    }
-
-
-def _judge(study: Study, point: OperatingPoint, unparsed: float) -> dict[str, Any]:
-    """Return the verdict of calibration, or the reason why there is none."""
-    n_groups = study.score.n_groups
-    verdict, needed = judge(study.score.gain(point.point), n_groups)
-    advice = "use this policy"
-    if verdict != GAIN:
-        advice = clean_text(describe_baseline(study.experiment, point.budget))
-    found = {"verdict": verdict, "advice": advice, "questions_needed": needed, "reason": None}
-    if not study.has_enough_questions:
-        reason = (
-            f"{n_groups} independent questions are too few, at least {MIN_QUESTIONS} are needed"
-        )
-        return found | {
-            "verdict": NOT_JUDGED,
-            "reason": reason,
-            "questions_needed": MIN_QUESTIONS,
-        }
-    if unparsed > MAX_UNPARSED:
-        reason = (
-            f"{format_percent(unparsed, 0)} of the samples could not be parsed, so check the "
-            "grader first"
-        )
-        return found | {"verdict": NOT_JUDGED, "reason": reason, "questions_needed": None}
-    return found
-
-
 def _describe_savings(
-    study: Study, policies: Sequence[str], evaluation: dict[str, Any] | None, verdict: str
-) -> dict[str, Any]:
-    """Return what the policy saves, and what each policy costs at the accuracy of today.
+    study: Study, policies: Sequence[str], evaluation: dict[str, Any] | None
+) -> list[dict[str, Any]]:
+    """Return what each policy costs at the accuracy of today.
 
     The rows of a stored evaluation replace those of other policies, if they are about the same.
     """
-    if study.saving is None or verdict == NOT_JUDGED:
-        return {"today": None, "savings": []}
+    if study.saving is None:
+        return []
     saving = study.saving[1]
     stored = evaluation["today"] if evaluation else []
     is_stored = any(all(row[key] == saving[key] for key in SAME_TODAY) for row in stored)
     rows = compare_savings(study, () if is_stored else policies)
     known = [row["policy"] for row in rows]
     rows += [row for row in stored if is_stored and row["policy"] not in known]
-    about = saving | {"arm": saving["arm"] and clean_text(saving["arm"], MAX_NAME)}
-    return {"today": about, "savings": [_describe_equal_cost(row) for row in rows]}
+    return [_describe_equal_cost(row) for row in rows]
 
 
 SAME_TODAY = ("wanted_samples", "arm", "votes", "calls", "tolerance")
@@ -245,12 +149,6 @@ def _describe_equal_cost(row: dict[str, Any]) -> dict[str, Any]:
         "saving_high": high,
         "verdict": row["verdict"],
     }
-
-
-def _retry_gain(study: Study, point: OperatingPoint) -> dict[str, float]:
-    """Return what resampling unparsed answers alone gains at the cost of an operating point."""
-    gain = measure_retry_gain(study.experiment, point.point.cost)
-    return {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
 
 
 def _describe_curve(curve: PolicyCurve) -> dict[str, Any]:
@@ -288,24 +186,3 @@ def _evaluation_curves(evaluation: dict[str, Any] | None, studied: str) -> list[
 
 ENDS = ("", "_low", "_high")
 """Endings of a value's key and of the keys of its interval."""
-
-
-def _clean_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**group, "name": clean_text(group["name"], MAX_NAME)} for group in groups]
-
-
-def _add_texts(
-    examples: dict[str, list[dict[str, Any]]], data: QuestionData
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the examples with the shortened ids and texts of their questions."""
-    return {
-        name: [
-            {
-                **example,
-                "id": clean_text(data.id[example["question"]], MAX_NAME),
-                "text": clean_text(data.text[example["question"]] or ""),
-            }
-            for example in group
-        ]
-        for name, group in examples.items()
-    }

@@ -312,3 +312,29 @@ def explain_retry(document: dict[str, Any]) -> str:
         f"{part} of the gain of {format_points(gain)} points does not come from allocation: better "
         "answer extraction would give it too."
     )
+
+
+MIN_REDUCTION = 0.01
+"""Share of the cost by which a smaller budget must reduce another share to be named."""
+
+
+def explain_unsolved(document: dict[str, Any]) -> str:
+    """Return what is spent on questions that are never answered correctly, and what reduces it."""
+    points, point = document["operating_points"], _selected(document)
+    unsolved = point["unsolved"]
+    if not unsolved["questions"]:
+        return "Some recorded sample of every question is correct, so no cost is in vain."
+    share = unsolved["budget_share"]
+    spent = (
+        f"{format_percent(share, 0)} of the cost is spent on the {unsolved['questions']:,} "
+        f"questions ({format_percent(unsolved['share'], 0)}) that no recorded sample answers "
+        "correctly; to reduce it, "
+    )
+    add = "add a model that can answer them"
+    smaller = [one for one in points if one["cost"] < point["cost"]]
+    best = min(smaller, key=lambda one: float(one["unsolved"]["budget_share"]), default=point)
+    if best["unsolved"]["budget_share"] > share - MIN_REDUCTION:
+        return f"{spent}{add} or leave such questions out."
+    lowest = format_percent(best["unsolved"]["budget_share"], 0)
+    budget = format_budget(best["budget"], document["unit"])
+    return f"{spent}use a smaller budget ({lowest} at {budget}) or {add}."

@@ -48,7 +48,8 @@ from adacompute.stages.inputs import (
     read_recorded,
     resolve_today,
 )
-from adacompute.stages.report import FITTED, check_extra, report_run
+from adacompute.stages.report import check_extra, report_run
+from adacompute.stages.report_options import FITTED
 from adacompute.stages.research.calibrate import calibrate_run, check_settings, tolerance_of
 from adacompute.stages.research.import_samples import import_samples
 from adacompute.stages.research.train import train_run

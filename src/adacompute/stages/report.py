@@ -30,10 +30,11 @@ from adacompute.options.definition import takes
 from adacompute.options.main import (
     ReportOptions,
 )
-from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS, FIRST_SEEN, TodayOptions
+from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS
+from adacompute.report.operating_points import MAX_NAME, QuestionData
 from adacompute.report.page import render
 from adacompute.report.study import Study, study_policy
-from adacompute.report.summary import MAX_NAME, QuestionData, summarise
+from adacompute.report.summary import summarise
 from adacompute.report.wording import clean_text, headline
 from adacompute.stages.evaluate import EVALUATION
 from adacompute.stages.evaluate import FORMAT as EVALUATION_FORMAT
@@ -42,7 +43,6 @@ from adacompute.stages.inputs import (
     BEST_POLICY,
     LEARNED,
     TRAINING,
-    add_level,
     check_choices,
     describe_source,
     make_pool,
@@ -51,6 +51,12 @@ from adacompute.stages.inputs import (
     read_recorded,
     resolve_budgets,
     resolve_today,
+)
+from adacompute.stages.report_options import (
+    check_budget,
+    find_bundle,
+    resolve_levels,
+    resolve_options,
 )
 from adacompute.stages.research.arms import describe_levels
 from adacompute.stages.research.calibrate import check_settings
@@ -66,7 +72,7 @@ if TYPE_CHECKING:
     from adacompute.evaluation.pool import Pool
 
 REPORT = "report.json"
-FORMAT = 9
+FORMAT = 10
 """Version of the document in the run."""
 
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
@@ -82,21 +88,6 @@ ONE_ARM_ONLY = "for one arm, and the run has several"
 
 DEFAULT_SAMPLES = 2.0
 """Default budget, in samples per question, of a run with one arm."""
-
-FITTED: dict[str, Any] = {
-    "budget": None,
-    "policy": None,
-    "levels": None,
-    "unit": "samples",
-    "token_prices": None,
-    "price_as": None,
-    "native_n": False,
-    "tie_break": FIRST_SEEN,
-    "evidence": ALL_EVIDENCE,
-    "seed": 0,
-    "today": None,
-}
-"""Options that a page takes from the last `fit` on its run, with their values without one."""
 
 
 @takes(ReportOptions)
@@ -116,7 +107,7 @@ def report_run(
     if out.is_dir():
         raise ConfigError(f"{out} is a directory: give a file for the page, such as report.html")
     store, results = Run(run), results or RunResults.of(run)
-    known = _resolve_options(store, options)
+    known = resolve_options(store, options)
     unit, prices, today = (known[name] for name in ("unit", "token_prices", "today"))
     prices = read_token_prices(prices and Path(prices), [unit], known["price_as"], run=run)
     costs, recorded = CostModel(unit, prices, known["native_n"]), read_recorded(store)
@@ -125,14 +116,16 @@ def report_run(
         "format": FORMAT,
         "version": version("adacompute"),
         "path": str(run),
-        "budget": _check_budget(known["budget"]),
+        "budget": check_budget(known["budget"]),
         **_find_choice(recorded)(known["policy"], options.policies, evaluation),
-        "levels": _resolve_levels(known["levels"], evaluation, today),
+        "levels": resolve_levels(known["levels"], evaluation, today),
         "unit": unit,
         **costs.to_dict(),
         **check_choices(**{name: known[name] for name in ("tie_break", "evidence", "seed")}),
         "today": today and asdict(today),
     }
+    bundle = find_bundle(run, options.bundle, arguments["policy"])
+    arguments["bundle"] = bundle and str(bundle)
     inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
     finished = store.find_finished("report", arguments, inputs)
     if finished and not has_registered(arguments["policies"]):
@@ -148,19 +141,6 @@ def report_run(
     page = _render(document, results, all_policies=options.all_policies)
     write_atomically(out, page)
     return {"out": str(out), "bytes": len(page), **result}
-
-
-def _resolve_options(store: Run, options: ReportOptions) -> dict[str, Any]:
-    """Return the given options, and for the others those of the last `fit`, or the defaults."""
-    given = {name: value for name, value in vars(options).items() if name in FITTED}
-    given = {name: value for name, value in given.items() if value not in (None, {})}
-    manifest = store.manifest("fit")
-    fitted = dict(manifest.arguments) if manifest else {}
-    if given.get("unit", fitted.get("unit")) != fitted.get("unit"):  # a budget in another unit
-        fitted = {name: fitted[name] for name in ("policy", "levels", "seed") if name in fitted}
-    found = FITTED | fitted | given
-    today = found["today"]
-    return found | {"today": TodayOptions(**today) if isinstance(today, dict) else today}
 
 
 def _render(document: dict[str, Any], results: RunResults, *, all_policies: bool) -> bytes:
@@ -222,21 +202,6 @@ def _find_evaluation(store: Run, costs: CostModel, tie_break: str) -> dict[str, 
     }
     fits = all(manifest.arguments.get(name) == value for name, value in expected.items())
     return manifest.result if fits else None
-
-
-def _check_budget(budget: float | None) -> float | None:
-    if budget is not None and not (np.isfinite(budget) and budget > 0):
-        raise ConfigError(f"budget must be a finite number above 0, got {budget}")
-    return budget
-
-
-def _resolve_levels(
-    levels: Sequence[int] | None, evaluation: dict[str, Any] | None, today: TodayOptions | None
-) -> list[int]:
-    """Return the given levels, or those of the evaluation, or the default ones."""
-    if levels is None:
-        levels = DEFAULT_LEVELS if evaluation is None else evaluation["levels"]
-    return list(add_level(levels, today))
 
 
 def _find_choice(recorded: SampleSet) -> Callable[..., dict[str, Any]]:
@@ -340,8 +305,9 @@ def _document(
         evaluation=inputs.evaluation,
         progress=progress,
     )
-    if document["today"]:
-        document["today"]["monthly_bill"] = about["monthly_bill"]
+    for one in (document, *document["operating_points"]):
+        if one["today"]:
+            one["today"]["monthly_bill"] = about["monthly_bill"]
     given = about and about | {"today": clean_text(str(about["today"]), MAX_NAME)}
     return {"arm_levels": rows, "today_options": given} | document
 
@@ -367,7 +333,7 @@ def _question_data(
     if not pool.has_arms:
         rates |= _rates(recorded, pool, unit, rows)
     known = describe_source(store)
-    run = {name: arguments[name] for name in ("version", "path", "unit", "skipped")}
+    run = {name: arguments[name] for name in ("version", "path", "bundle", "unit", "skipped")}
     run["has_token_prices"] = arguments["token_prices"] is not None
     is_default = arguments["levels"] == list(DEFAULT_LEVELS)
     run["custom_levels"] = None if is_default else arguments["levels"]

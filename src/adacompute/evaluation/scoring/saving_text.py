@@ -110,10 +110,12 @@ def _describe_accuracy(today: Mapping[str, Any], unit: str) -> str:
 
 
 def _describe_rounds(today: Mapping[str, Any]) -> str:
-    """Return the rounds, and the latency beside that of today, if it was recorded."""
+    """Return the rounds, and the latency beside that of today, if it was recorded and measured."""
     rounds = f"{today['rounds']:.1f} rounds per question"
     if today.get("latency_p50_s") is None or today.get("today_latency_p50_s") is None:
-        return f"{rounds}, one after another, where today takes one; no latency_s was recorded."
+        is_recorded = today.get("today_latency_p50_s") is not None
+        missing = "" if is_recorded else "; no latency_s was recorded"
+        return f"{rounds}, one after another, where today takes one{missing}."
     own, now = (
         " and ".join(f"{_number(today[f'{name}_{p}_s'])} s" for p in ("p50", "p95"))
         for name in ("latency", "today_latency")

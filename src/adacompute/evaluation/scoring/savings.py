@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,12 @@ class Differences:
             return int(passing[0])
         equal = np.flatnonzero(self.value >= -ROUNDING)
         return int(equal[0]) if len(equal) else int(self.low.argmax())
+
+    def at(self, cost: float) -> Differences:
+        """Return the difference at one cost, from those of the settings around it."""
+        columns = (self.value, self.band.standard_error)
+        value, error = (np.interp([cost], self.cost, column) for column in columns)
+        return Differences(np.array([cost]), value, replace(self.band, standard_error=error))
 
     def is_cheap(self, today_cost: float) -> np.ndarray:
         """Return which settings save at least the smallest saving."""
@@ -208,6 +214,62 @@ def state_saving(frontier: PriceFrontier, today: TodayScore) -> tuple[CurvePoint
         "ways": ways,
         **name_latencies("today_latency", within.latencies()),
         **frontier.describe_latency(frontier.price_at(point.setting)),
+    }
+
+
+def restate_saving(
+    frontier: PriceFrontier,
+    today: TodayScore,
+    saving: dict[str, Any],
+    points: Sequence[CurvePoint],
+) -> list[dict[str, Any]]:
+    """Return what ``state_saving`` says of a policy, as if other points of it were delivered.
+
+    The bounds are those of a band over all settings that do not cost more than today, or over all
+    settings for a point that does.
+    """
+    score, within = frontier.score, today.within_recorded
+
+    def find(settings: Sequence[CurvePoint]) -> Differences:
+        variance = score.accuracy_variance(settings)
+        return compare(*_stack(settings), within, saving["confidence"], variance)
+
+    cheap, every = find(_up_to(frontier.points, saving["cost"])), find(frontier.points)
+    return [
+        _restate(score, within, saving, one, (cheap if one.cost <= saving["cost"] else every))
+        for one in points
+    ]
+
+
+def _restate(
+    score: PolicyScore,
+    today: TodayScore,
+    saving: dict[str, Any],
+    point: CurvePoint,
+    found: Differences,
+) -> dict[str, Any]:
+    """Return a statement with the difference at another point."""
+    here, cost, tolerance = found.at(point.cost), saving["cost"], saving["tolerance"]
+    difference = float(here.value[0])
+    verdict, passes = here.judge(cost, tolerance), bool(here.passing(tolerance)[0])
+    own = _name_way(POLICY, point.cost, difference, cost, passes=passes)
+    ways, needed = [*saving["ways"][:-1], own], 0
+    if verdict == INCONCLUSIVE:
+        needed = here.questions_needed(cost, tolerance, score.n_groups)
+    return saving | {
+        "delivered_cost": point.cost,
+        "delivered_saving": own["saving"],
+        "difference": difference,
+        "difference_low": float(here.low[0]),
+        "difference_high": float(here.high[0]),
+        "difference_error": float(here.band.standard_error[0]),
+        "difference_std": _spread(point, today),
+        "verdict": verdict,
+        "questions_needed": needed,
+        "rounds": float(point.result.n_rounds.mean()),
+        "advice": choose_way(ways, cost),
+        "ways": ways,
+        **name_latencies("latency", None),
     }
 
 

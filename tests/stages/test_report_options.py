@@ -1,0 +1,29 @@
+"""A report knows the bundle that its run is inside of, or the one that is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import adacompute as ada
+from adacompute.core.errors import ConfigError
+from adacompute.stages.report_options import find_bundle
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    ada.Mixture().fit(ada.read_samples("example")).save(tmp_path / "policy")
+    return tmp_path / "policy"
+
+
+def test_the_bundle_of_a_run_is_the_directory_around_it(bundle: Path, tmp_path: Path) -> None:
+    assert find_bundle(bundle / "run", None, "mixture") == bundle
+    assert find_bundle(tmp_path / "run", None, "mixture") is None
+    assert find_bundle(bundle / "run", None, "sequential") is None  # it holds another policy
+
+
+def test_a_given_bundle_must_hold_the_policy(bundle: Path, tmp_path: Path) -> None:
+    assert find_bundle(tmp_path / "elsewhere", bundle, "mixture") == bundle
+    with pytest.raises(ConfigError, match="sequential"):
+        find_bundle(tmp_path / "elsewhere", bundle, "sequential")
