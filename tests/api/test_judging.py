@@ -191,8 +191,8 @@ def test_calibration_sets_the_price_of_budgets(hundred: ada.Samples) -> None:
     assert policy.price_for(3.0) == result.price
     assert result.cost == pytest.approx(3.0, abs=1e-9)
     assert result.cost_low < 3.0 < result.cost_high
-    bounded = ada.calibrate(policy, hundred, budget=3.0, cost_confidence=0.95, margin=0.02)
-    assert (bounded.cost_confidence, bounded.margin) == (0.95, 0.02)
+    bounded = ada.calibrate(policy, hundred, budget=3.0, cost_confidence=0.95)
+    assert (bounded.cost_confidence, bounded.margin) == (0.95, 0.005)
     assert bounded.cost < 3.0
     assert result.gain_low <= result.gain <= result.gain_high
     with pytest.raises(ada.InfeasibleBudget, match=r"0\.5"):

@@ -151,8 +151,6 @@ def test_today_alone_sets_the_price_and_states_what_is_saved(trained: tuple[Path
         ({"budget": 2.0, "horizon": 0}, "horizon"),
         ({"budget": 2.0, "cost_confidence": 0.4}, "cost_confidence"),
         ({"budget": 2.0, "cost_confidence": 1.0}, "cost_confidence"),
-        ({"budget": 2.0, "margin": -0.01}, "margin"),
-        ({"budget": 2.0, "margin": 1.0}, "margin"),
         ({"budget": 2.0, "max_rounds": 0}, "max_rounds"),
     ],
 )

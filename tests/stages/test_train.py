@@ -79,8 +79,6 @@ def test_bundle_records_the_model_and_the_latest_grader(source: Path, tmp_path: 
         ({"budgets": (math.nan,)}, ConfigError, "nan"),
         ({"seed": -1}, ConfigError, "seed"),
         ({"features": "tea-leaves"}, ConfigError, "tea-leaves"),
-        ({"policy": "router", "classifier": "tarot"}, ConfigError, "'tarot'"),
-        ({"policy": "router", "classifier": "logistic"}, BundleError, "'gbm'"),
     ],
 )
 def test_invalid_options_are_refused(

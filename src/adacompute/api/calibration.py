@@ -173,7 +173,6 @@ def calibrate(
     confidence: float = 0.95,
     cost_confidence: float | None = None,
     horizon: int | None = None,
-    margin: float = 0.005,
     max_rounds: int | None = None,
     progress: Progress = None,
 ) -> Calibration:
@@ -187,14 +186,14 @@ def calibrate(
     of each fold and scored on the others. The frontier that is found is kept as
     ``policy.frontier_``. By default the expected cost is the budget; with ``cost_confidence`` an
     upper bound of it is. With ``horizon`` costs are predicted for that many next questions, else
-    for the long run. If the interval of the gain contains zero and lies within ``margin`` of it,
+    for the long run. If the interval of the gain contains zero and lies within half a point of it,
     the verdict is no gain. With ``max_rounds`` the price is for that many rounds of samples per
     question. ``progress`` is called with the name of each step; True prints them to standard error.
     """
     estimator = as_estimator(policy)
     estimator.check_fitted_to(samples)
     check_goal(budget, today, unit=samples.unit)
-    settings = check_settings(confidence, cost_confidence, horizon, margin, tolerance)
+    settings = check_settings(confidence, cost_confidence, horizon, tolerance)
     now = None if today is None else read_today(today, today_calls)
     score, final = _score(estimator, samples, budget, max_rounds, read_progress(progress))
     found = calibrate_score(score, final, budget=budget, today=now, settings=settings)

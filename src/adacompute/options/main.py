@@ -224,7 +224,6 @@ class BatchOptions(PriceOptions, ColumnOptions, KeyOptions):
     model: str | None = option("Model to sample, if the bundle names none.", None)
     grader: str | None = option("Grader instead of the bundle's; needed for cmd:COMMAND.", None)
     max_output_tokens: int | None = option("Limit of tokens per sample.", None)
-    reserve: float = option("Share kept for calls lost in a crash.", 0.01)
     concurrency: int = option("Maximum concurrent calls.", 64)
     plan_only: bool = option("Plan and write first decisions; call nothing.", False)
     engine: str = option(

@@ -128,9 +128,6 @@ class TrainOptions(
     budgets: Sequence[float] | None = option(
         "Budgets of the paper's router (default: the cost of 1.5,2,3,4,6 samples).", None
     )
-    classifier: str = option(
-        "Classifier of the paper's router; only gbm can be saved in a bundle.", "gbm"
-    )
     cost_sensitive: bool = option("Weight questions by the loss of an error.", False)
     draft: bool = option("Let the router decide after one sample, by its uncertainty.", False)
 
@@ -149,7 +146,6 @@ class CalibrateOptions(SavingOptions, ConfidenceOptions):
     cost_confidence: float | None = option(
         "Hold the budget with this confidence (default: spend it on average).", None
     )
-    margin: float = option("An interval around 0 within this size is no gain.", 0.005)
     max_rounds: int | None = option("Maximum rounds of samples per question.", None)
 
 

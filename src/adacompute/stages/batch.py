@@ -62,14 +62,14 @@ def run_batch(
     _check_bundle(bundle, options, mean=total / source.n_questions)
     arms, grader = make_arms(options, bundle), _find_grader(options, bundle)
     costs = CallCosts(bundle.unit, _read_prices(options, bundle))
-    settings = BatchSettings(total=total, reserve=options.reserve, concurrency=options.concurrency)
+    settings = BatchSettings(total=total, concurrency=options.concurrency)
     for arm in arms:
         costs.check(arm.model, arm.settings.max_tokens)
     with open_engine(options.engine) as engine:
         batch = engine.prepare(
             bundle, source, options.out, lambda done: progress(f"planning: {done}")
         )
-    plan = make_plan(batch, total * (1 - options.reserve))
+    plan = make_plan(batch, total * (1 - settings.reserve))
     shared: dict[str, Any] = {
         "directory": options.out.absolute(),
         "arms": arms,

@@ -47,14 +47,13 @@ class CalibrationSettings:
 
     The mean cost is the budget if ``cost_confidence`` is None; otherwise its upper bound is, with
     that confidence. With ``horizon``, costs are predicted for the mean of that many next questions.
-    A gain or loss up to ``margin`` makes no difference. ``tolerance`` is how much accuracy one is
-    ready not to have proven, compared with what is run today.
+    ``tolerance`` is how much accuracy one is ready not to have proven, compared with what is run
+    today.
     """
 
     confidence: float = CONFIDENCE
     cost_confidence: float | None = None
     horizon: int | None = None
-    margin: float = MARGIN
     tolerance: float = TOLERANCE
 
 

@@ -121,7 +121,7 @@ def calibrate(
         **frontier.describe_latency(found["price"]),
         "confidence": settings.confidence,
         "cost_confidence": settings.cost_confidence,
-        "margin": settings.margin,
+        "margin": MARGIN,
         "questions": len(experiment.pool),
         "independent_questions": score.n_groups,
         "fold_assignments": experiment.n_assignments,
@@ -140,7 +140,7 @@ def _judge_point(
     """Return the gain over the baseline at a point, its parts, and the verdict."""
     gain = score.gain(point, settings.confidence)
     by_votes = measure_vote_gain(score.experiment, point.cost)
-    verdict, needed = judge(gain, score.n_groups, margin=settings.margin)
+    verdict, needed = judge(gain, score.n_groups)
     advice = "use this policy"
     if verdict != GAIN:
         advice = describe_baseline(score.experiment, budget)

@@ -31,7 +31,6 @@ from adacompute.gateway.requests.clients import (
 from adacompute.gateway.requests.openai_requests import check_name
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.settings.settings import (
-    MB,
     as_table,
     build_settings,
     check_positive,
@@ -60,7 +59,6 @@ _POSITIVE = (
     "max_attempts",
     "drain_s",
     "keep_days",
-    "keep_mb",
 )
 
 ACCOUNTS, DECISIONS = "accounts.sqlite", "decisions"
@@ -172,9 +170,8 @@ class Config:
     directory: ``none`` (no log), ``answers`` (parsed answers and hashes of questions) or ``texts``
     (questions and completions too)."""
     keep_days: float = 90.0
-    """Age after which old files of the account of calls and of the decision log are deleted."""
-    keep_mb: float = 10_000.0
-    """Total size above which old files of each of them are deleted."""
+    """Age after which old files of the account of calls and of the decision log are deleted. Each
+    of them keeps at most 10 GB."""
     account_store: str | None = field(default=None, repr=False)
     """Redis server (``redis://…``) in which gateways on several hosts share what was spent.
     Default: ``accounts.sqlite`` in the state directory."""
@@ -268,15 +265,14 @@ class Config:
 
     def open_calls(self) -> CallFile:
         """Return the file that this process records its calls in; it is not opened yet."""
-        return CallFile(self.state, keep_days=self.keep_days, keep_bytes=int(self.keep_mb * MB))
+        return CallFile(self.state, keep_days=self.keep_days)
 
     def open_decisions(self) -> DecisionLog | None:
         """Return the decision log, if there is one."""
         if self.decision_log == NO_LOG:
             return None
         self._make_state()
-        keep_bytes = int(self.keep_mb * MB)
-        return DecisionLog(self.state / DECISIONS, keep_days=self.keep_days, keep_bytes=keep_bytes)
+        return DecisionLog(self.state / DECISIONS, keep_days=self.keep_days)
 
     def _make_state(self) -> None:
         with suppress(OSError):  # who opens a file there reports that it cannot be used

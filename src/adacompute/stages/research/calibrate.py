@@ -16,7 +16,7 @@ from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.intervals import CONFIDENCE
-from adacompute.evaluation.scoring.frontier import MARGIN, TOLERANCE, CalibrationSettings
+from adacompute.evaluation.scoring.frontier import TOLERANCE, CalibrationSettings
 from adacompute.evaluation.scoring.policy_score import score_policy
 from adacompute.evaluation.scoring.verdict import (
     calibrate,
@@ -58,7 +58,7 @@ def calibrate_run(
 ) -> dict[str, Any]:
     """Set the price of a bundle for a budget, or for the accuracy of what is run today."""
     bundle, budget, today = options.bundle, options.budget, options.today
-    names = ("confidence", "cost_confidence", "horizon", "margin")
+    names = ("confidence", "cost_confidence", "horizon")
     known = {name: getattr(options, name) for name in names}
     settings, max_rounds = (
         check_settings(**known, tolerance=tolerance_of(today)),
@@ -117,7 +117,6 @@ def check_settings(
     confidence: float = CONFIDENCE,
     cost_confidence: float | None = None,
     horizon: int | None = None,
-    margin: float = MARGIN,
     tolerance: float | None = None,
 ) -> CalibrationSettings:
     """Return the settings of a calibration; refuse those for which there are no intervals."""
@@ -126,14 +125,12 @@ def check_settings(
             raise ConfigError(f"{name} must be from {MIN_CONFIDENCE} to below 1, got {value:.10g}")
     if horizon is not None and horizon < 1:
         raise ConfigError(f"horizon must be at least 1 question, got {horizon}")
-    if not 0 <= margin < 1:
-        raise ConfigError(f"margin must be from 0 to below 1 (0.005 is half a point), got {margin}")
     tolerance = TOLERANCE if tolerance is None else tolerance
     if not 0 <= tolerance < 1:
         raise ConfigError(
             f"tolerance must be from 0 to below 1 (0.005 is half a point), got {tolerance}"
         )
-    return CalibrationSettings(confidence, cost_confidence, horizon, margin, tolerance)
+    return CalibrationSettings(confidence, cost_confidence, horizon, tolerance)
 
 
 def tolerance_of(today: TodayOptions | None) -> float | None:

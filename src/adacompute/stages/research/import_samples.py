@@ -311,7 +311,11 @@ def _find_answers(rows: RecordedRows, grader: Grader | None) -> RecordedRows:
     if grader is not None:
         return find_answers(rows, partial(canonicalise, grader))
     table = rows.table
-    if table["answer"].null_count == len(table) > table["completion"].null_count:
+    is_unparsed = "answer" in rows.layout.columns and table["correct"].null_count < len(table)
+    if (
+        not is_unparsed
+        and table["answer"].null_count == len(table) > table["completion"].null_count
+    ):
         rows.problems.add(
             "there are completions and no answers: give --grader (grader=), such as numeric, to "
             "find the answers in them, or --columns answer=COLUMN if they are answers",

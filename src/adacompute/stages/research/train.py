@@ -71,7 +71,6 @@ def train_run(
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
         "budgets": resolve_budgets(recorded, costs, options.budgets),
-        "classifier": options.classifier,
         "cost_sensitive": options.cost_sensitive,
         "draft": options.draft,
         "seed": check_seed(options.seed),
