@@ -16,6 +16,7 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 
 from adacompute.cli.main import list_commands
+from adacompute.datasets.layout import ALIASES, CHATS, PUBLIC_NAMES
 from adacompute.gateway.accounting.metrics import (
     CAP_GAUGES,
     COUNTERS,
@@ -81,6 +82,15 @@ def test_the_members_of_calls_are_those_that_are_written() -> None:
     source = (GATEWAY / "accounting" / "call_log.py").read_text()
     written = set(re.findall(r'"(\w+)":[{"]', source.partition("class CallLog")[2]))
     assert written == {*START_COLUMNS, *END_COLUMNS}
+
+
+def test_every_recognised_column_is_named() -> None:
+    page = (ROOT / "docs" / "reference" / "files.md").read_text()
+    table = page.partition("### How files are read")[2].partition("\n- **")[0]
+    pairs = {(ours, name) for ours, names in ALIASES.items() for name in (ours, *names)}
+    public = {ours for ours, _ in PUBLIC_NAMES}
+    known = {name for ours, name in pairs if ours not in public}
+    assert known | CHATS - {"chat", "conversation", "conversations"} <= named_in(table)
 
 
 def test_every_exception_is_on_its_page() -> None:

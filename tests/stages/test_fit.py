@@ -24,6 +24,7 @@ from adacompute.stages.fit import fit_run
 from adacompute.stages.research.calibrate import calibrate_run
 from adacompute.stages.research.import_samples import import_samples
 from adacompute.stages.research.train import train_run
+from adacompute.storage.store import Run
 
 Rows = list[dict[str, Any]]
 STEPS = ["import", "train", "calibrate", "report"]
@@ -73,6 +74,41 @@ def test_result_equals_that_of_the_single_commands(many: Path, tmp_path: Path) -
     assert [*files, "run"] == sorted(path.name for path in (tmp_path / "bundle").iterdir())
     for name in files:
         assert (out / name).read_bytes() == (tmp_path / "bundle" / name).read_bytes()
+
+
+def test_a_run_is_fitted_where_it_is(many: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    import_samples(many, run)
+    found = fit_run(str(run), out=tmp_path / "bundle", **QUICK)
+    assert (found["run"], found["steps"]) == (str(run), ["train", "calibrate", "report"])
+    assert found["price"] == fit_run(str(many), out=tmp_path / "other", **QUICK)["price"]
+    for options in ({"columns": {"answer": "reply"}}, {"run": tmp_path / "another"}):
+        with pytest.raises(ConfigError, match="leave out"):
+            fit_run(str(run), out=tmp_path / "third", **QUICK, **options)
+
+
+def test_every_arm_has_a_file(many: Path, tmp_path: Path) -> None:
+    words = ["fit", "--arm", f"low={many}", "--arm", f"high={many}", "--budget", "2"]
+    words += ["--out", str(tmp_path / "bundle"), "--config", "policy=mixture", "--json"]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["steps"][:3] == STEPS[:3]
+    samples = Run(tmp_path / "bundle" / "run").samples()
+    assert set(samples["arm"].to_pylist()) == {"low", "high"}
+    assert samples.num_rows == 2 * pq.read_table(many).num_rows
+
+
+@pytest.mark.parametrize(
+    ("arms", "why"),
+    [
+        ((), "give SOURCE"),
+        (({"low": "a.csv"}, {"low": "b.csv"}), "given twice"),
+        (({"name": "low", "model": "small"},), "needs --base-url"),
+    ],
+)
+def test_other_arms_are_refused(tmp_path: Path, arms: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        fit_run(None, out=tmp_path / "bundle", arms=arms, **QUICK)
 
 
 def test_costs_are_predicted_for_the_next_questions(many: Path, tmp_path: Path) -> None:

@@ -116,8 +116,8 @@ def report(*, run: Path, options: ReportOptions, as_json: bool) -> None:
     show(result, print_report, as_json=as_json)
 
 
-@command("fit", FitOptions, click.argument("source", metavar="SOURCE"))
-def fit(*, source: str, options: FitOptions, as_json: bool) -> None:
+@command("fit", FitOptions, click.argument("source", metavar="[SOURCE]", required=False))
+def fit(*, source: str | None, options: FitOptions, as_json: bool) -> None:
     """Fit, calibrate and report."""
     from adacompute.stages.fit import fit_run
     from adacompute.stages.research.calibrate import describe_unused_budget

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from adacompute.core.errors import ConfigError
 from adacompute.options.definition import group, option
 from adacompute.options.shared import (
     GRADERS,
+    ArmOptions,
     ColumnOptions,
     ConfidenceOptions,
     CostOptions,
@@ -78,6 +79,12 @@ class FitOptions(
     policy: str | None = option(
         "Kind of policy (default: sequential, if the extra train is installed).", None
     )
+    arms: Sequence[Mapping[str, Any]] = option(
+        "Samples of one arm, instead of SOURCE; or an arm to sample; may be repeated.",
+        (),
+        name="arm",
+        metavar="NAME=FILE|name=NAME,KEY=VALUE",
+    )
     base_url: str | None = option(
         "Collect first: SOURCE is questions for this server (…/v1).", None
     )
@@ -135,7 +142,9 @@ class ReportOptions(PriceOptions, SavingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectOptions(SamplingOptions, ServerOptions, PriceOptions, ColumnOptions, SeedOptions):
+class CollectOptions(
+    ArmOptions, SamplingOptions, ServerOptions, PriceOptions, ColumnOptions, SeedOptions
+):
     """Sample what a run lacks from any OpenAI-compatible server.
 
     adacompute collect questions.jsonl --run run --base-url URL --model NAME --grader numeric

@@ -189,17 +189,23 @@ class SavingOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingOptions(KeyOptions):
-    """How samples are collected, apart from the server, the model and the grader."""
+class ArmOptions:
+    """Arms to sample."""
 
-    samples: int = option("Samples per question.", 48)
-    adaptive: bool = option("Sample only questions whose best level is undecided.", False)
     arms: Sequence[Mapping[str, Any]] = option(
         "An arm to sample: name=big,model=…,effort=high; may be repeated.",
         (),
         name="arm",
         metavar="name=NAME,KEY=VALUE",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions(KeyOptions):
+    """How samples are collected, apart from the server, the model and the grader."""
+
+    samples: int = option("Samples per question.", 48)
+    adaptive: bool = option("Sample only questions whose best level is undecided.", False)
     temperature: float = option("Sampling temperature.", 0.7)
     max_tokens: int = option("Maximum tokens per completion.", 1024)
     stop: Sequence[str] = option(

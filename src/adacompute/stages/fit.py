@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -85,11 +85,13 @@ class _Steps:
 
 @takes(FitOptions)
 def fit_run(
-    source: str, options: FitOptions, *, progress: Callable[[str], None] = no_progress
+    source: str | None, options: FitOptions, *, progress: Callable[[str], None] = no_progress
 ) -> dict[str, Any]:
     """Fit and calibrate a policy, write its report, and return its verdict.
 
-    ``source`` holds recorded samples, or questions if there is a ``base_url`` to sample them from.
+    ``source`` holds recorded samples or is a run, whose samples are used where they are; or it
+    holds questions if there is a ``base_url`` to sample them from. Instead of it, ``arms`` can name
+    a file of samples for each arm.
     Without ``policy`` it is the best one that the extras can fit. The price is for a budget or the
     accuracy of today; without grades, the bundle answers as today's samples do.
     """
@@ -97,7 +99,7 @@ def fit_run(
     check_goal(budget, today, unit=options.unit)
     check_settings(options.confidence, tolerance=tolerance_of(today))
     check_replaceable(out)
-    steps, run = _Steps(progress), options.run or _locate_run(out)
+    steps, run = _Steps(progress), _find_run(source, options)
     check_seed(options.seed)
     check_tie_break(options.tie_break)
     training = select(
@@ -107,7 +109,10 @@ def fit_run(
         levels=add_level(options.levels, today),
     )
     if options.base_url is None:
-        _import(source, run, steps, options)
+        if source is None or Path(source) != run:
+            _import(source, run, steps, options)
+    elif source is None:
+        raise ConfigError("there is nothing to collect: give SOURCE, a file of questions")
     else:
         _collect(source, run, steps, options)
     if today is not None and (options.same_answer is not None or not Run(run).is_graded):
@@ -116,9 +121,48 @@ def fit_run(
         result = fit_same_answer(run, today, training, share=share, confidence=options.confidence)
     else:
         result = _fit_policy(run, steps, training, options)
-    _add_commands(result["today"] or {}, ["adacompute", "fit", source, "--out", str(out)])
+    _add_commands(
+        result["today"] or {},
+        ["adacompute", "fit", *_name_source(source, options), "--out", str(out)],
+    )
     command = _next_command(result, run, out, grader, options.base_url)
     return {**result, **steps.describe(), "run": str(run), "next": command}
+
+
+def _find_run(source: str | None, options: FitOptions) -> Path:
+    """Return the run directory: the source, if that is a run, else the given one or the bundle's.
+
+    A run is read as it is: how a file would be read is refused.
+    """
+    if source is None or options.base_url is not None or not (Path(source) / SAMPLES).is_file():
+        return options.run or _locate_run(options.out)
+    for name in ("run", "arms", "columns", "gold"):
+        if getattr(options, name):
+            raise ConfigError(f"{source} is a run, whose samples were imported: leave out {name}")
+    return Path(source)
+
+
+def _files_of_arms(arms: Sequence[Mapping[str, str]]) -> dict[str, str] | None:
+    """Return the file of samples of each arm, if there are any."""
+    files: dict[str, str] = {}
+    for arm in arms:
+        if len(arm) != 1:
+            given = ",".join(f"{name}={value}" for name, value in arm.items())
+            raise ConfigError(
+                f"{given} is an arm to sample and needs --base-url; an arm of recorded samples is "
+                "NAME=FILE"
+            )
+        if files.keys() & arm.keys():
+            raise ConfigError(f"the arm {next(iter(arm))!r} is given twice: give every name once")
+        files |= arm
+    return files or None
+
+
+def _name_source(source: str | None, options: FitOptions) -> list[str]:
+    """Return how the command line names the samples."""
+    files = _files_of_arms(options.arms) if source is None else None
+    arms = [word for name, file in (files or {}).items() for word in ("--arm", f"{name}={file}")]
+    return arms if source is None else [source]
 
 
 def _locate_run(out: Path) -> Path:
@@ -172,10 +216,11 @@ def _choose_policy(policy: str | None, steps: _Steps) -> str:
     return policy
 
 
-def _import(source: str, run: Path, steps: _Steps, options: FitOptions) -> None:
+def _import(source: str | None, run: Path, steps: _Steps, options: FitOptions) -> None:
     steps.progress("import")
-    before, own = Run(run).manifest("import"), select(ImportOptions, options)
-    import_samples(Path(source), run, options=own, allow_ungraded=options.today is not None)
+    before, arms = Run(run).manifest("import"), _files_of_arms(options.arms)
+    own, path = select(ImportOptions, options, arms=arms), None if source is None else Path(source)
+    import_samples(path, run, options=own, allow_ungraded=options.today is not None)
     steps.note("import", is_skipped=before is not None and before == Run(run).manifest("import"))
 
 
