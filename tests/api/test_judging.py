@@ -256,13 +256,13 @@ def test_results_are_tables(hundred: ada.Samples) -> None:
     assert result.to_arrow().num_rows == len(result.frontier) > 2
     assert {"price", "cost", "accuracy"} <= set(result.to_arrow().column_names)
     assert result.verdict in repr(result)
-    assert "<table>" in result._repr_html_()
+    assert result.verdict in result._repr_html_()
     scores = ada.evaluate(["mixture", "fixed", "oracle"], hundred, budgets=[1.5, 2, 4])
     table = scores.to_arrow()
     assert table.num_rows == 9
     assert table["policy"].to_pylist() == ["mixture"] * 3 + ["fixed"] * 3 + ["oracle"] * 3
     assert len(repr(scores).splitlines()) == 11
-    assert scores._repr_html_().count("<tr>") == 10
+    assert scores._repr_html_().count("<tr>") == 1 + 3  # a row per policy
     pytest.importorskip("pandas")
     assert len(scores.to_pandas()) == 9
     assert len(result.to_pandas()) == len(result.frontier)

@@ -10,7 +10,13 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from adacompute.report.plot_style import panels
-from adacompute.report.saving_chart import MAX_ROWS, _bars, draw_savings, has_arrows, sort_savings
+from adacompute.report.saving_chart import (
+    MAX_ROWS,
+    draw_bars,
+    draw_savings,
+    has_arrows,
+    sort_savings,
+)
 
 
 def row(
@@ -58,7 +64,7 @@ def test_the_description_says_what_each_policy_costs_and_saves() -> None:
 def test_only_intervals_that_go_on_are_arrows() -> None:
     content = document(*ROWS)
     with panels() as (_, axes):
-        _bars(content, content["savings"], axes[0])
+        draw_bars(content, content["savings"], axes[0])
         right = axes[0].get_xlim()[1]
         arrows = [line for line in axes[0].lines if line.get_marker() == ">"]
         heights = [np.ravel(line.get_ydata())[0] for line in arrows]

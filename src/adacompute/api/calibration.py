@@ -6,7 +6,6 @@ not fitted to it. It knows nothing of files.
 
 from __future__ import annotations
 
-import html
 import math
 import warnings
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.api.estimators import RegisteredEstimator
 from adacompute.api.progress import Progress, read_progress
 from adacompute.api.samples import Samples
-from adacompute.api.tables import Tabular
+from adacompute.api.tables import BAD, GOOD, OPEN, Tabular, write_card, write_table
 from adacompute.evaluation.pool import describe_assignments, describe_copies
 from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.scoring.saving_text import (
@@ -28,10 +27,12 @@ from adacompute.evaluation.scoring.saving_text import (
     describe_saving,
     name_verdict,
 )
+from adacompute.evaluation.scoring.savings import NO_SAVING
 from adacompute.evaluation.scoring.today import read_today
 from adacompute.evaluation.scoring.verdict import calibrate as calibrate_score
 from adacompute.evaluation.scoring.verdict import calibrate_pooled, describe_excess
-from adacompute.policies.bundles.bundle import FrontierPoint
+from adacompute.policies.bundles.bundle import SAVES, FrontierPoint
+from adacompute.report.result_plots import plot_calibration
 from adacompute.stages.inputs import check_goal
 from adacompute.stages.research.calibrate import check_rounds, check_settings, fit_for_rounds
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from adacompute.evaluation.experiment import FittedPolicy
     from adacompute.policies.policy import Policy
+    from adacompute.report.plot_style import Axes
 
 
 RENAMED = {
@@ -112,35 +114,56 @@ class Calibration(Tabular):
         """Return the frontier as a pyarrow Table, one row per price."""
         return pa.Table.from_pylist([asdict(point) for point in self.frontier])
 
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw accuracy against cost with matplotlib, with the budget; return the axes.
+
+        It needs the extra ``report`` and does not change the style of other figures.
+        """
+        return plot_calibration(vars(self) | {"frontier": self.to_arrow().to_pylist()}, ax)
+
     def _title(self) -> str:
         return f"Calibration of {self.policy} at {self.budget:g} {self.unit} per question"
 
-    def __repr__(self) -> str:
+    def _saving(self) -> list[str]:
+        """Return what is saved compared with today, line by line; empty without today."""
+        if not self.today:
+            return []
+        first, *rest = describe_saving(self.today, self.unit)
+        advice = f"Advice: {describe_advice(self.today, self.unit)}."
+        return [f"{name_verdict(self.today)} {first}", *rest, advice]
+
+    def _facts(self) -> dict[str, str]:
+        """Return what was measured, by the names under which it is printed."""
         low, gain, high = (100 * value for value in (self.gain_low, self.gain, self.gain_high))
         interval, price = f"({self.cost_low:.4g} to {self.cost_high:.4g})", f"{self.price:.4g}"
-        saving = []
-        if self.today:
-            first, *rest = describe_saving(self.today, self.unit)
-            advice = f"Advice: {describe_advice(self.today, self.unit)}."
-            saving = [f"{name_verdict(self.today)} {first}", *rest, advice]
         copies = describe_copies(self.n_questions, self.n_independent)
         mean = describe_assignments(self.n_assignments)
-        lines = [
-            self._title(),
-            *saving,
-            f"verdict   {self.verdict}: {self.advice}",
-            f"gain      {gain:+.1f} points ({low:+.1f} to {high:+.1f}) over the best mixture",
-            f"accuracy  {self.accuracy:.3f} on {self.n_questions}{copies} held-out questions{mean}",
-            f"cost      {self.cost:.4g} {self.unit} per question {interval}, at price {price}",
-        ]
+        questions = f"{self.n_questions}{copies} held-out questions{mean}"
+        facts = {
+            "verdict": f"{self.verdict}: {self.advice}",
+            "gain": f"{gain:+.1f} points ({low:+.1f} to {high:+.1f}) over the best mixture",
+            "accuracy": f"{self.accuracy:.3f} on {questions}",
+            "cost": f"{self.cost:.4g} {self.unit} per question {interval}, at price {price}",
+        }
         if self.questions_needed:
-            lines.append(f"needed    about {self.questions_needed:,} questions decide the verdict")
+            facts["needed"] = f"about {self.questions_needed:,} questions decide the verdict"
         if self.retry_gain >= MIN_SHOWN:
-            lines.append(f"retry     {100 * self.retry_gain:+.1f} points by only retrying unparsed")
-        return "\n".join(lines)
+            facts["retry"] = f"{100 * self.retry_gain:+.1f} points by only retrying unparsed"
+        return facts
+
+    def __repr__(self) -> str:
+        facts = [f"{name:<9} {text}" for name, text in self._facts().items()]
+        return "\n".join([self._title(), *self._saving(), *facts])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>{super()._repr_html_()}"
+        verdict = self.today["verdict"] if self.today else self.verdict
+        colours = {"gain": GOOD, SAVES: GOOD, "loss": BAD, NO_SAVING: BAD}
+        return write_card(
+            self._title(),
+            write_table(list(self._facts().items())),
+            lead=" ".join(self._saving()[:1]),
+            colour=colours.get(verdict, OPEN),
+        )
 
 
 def _score(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from adacompute.api.samples import Samples, check_samples
+from adacompute.api.tables import GOOD, OPEN, write_card, write_table
 from adacompute.core.errors import ConfigError, DataError, NotFittedError
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.features.embedding import pin_encoder
@@ -89,6 +90,19 @@ class Estimator:
     def __repr__(self) -> str:
         params = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"{type(self).__name__}({params})"
+
+    def _repr_html_(self) -> str:
+        facts, state = [("parameters", repr(self))], "not fitted: call fit(samples)"
+        if hasattr(self, "policy_"):
+            bundle, state = self.to_bundle(), "fitted, not calibrated"
+            known = {"questions": bundle.notes.get("questions"), "model": bundle.model}
+            facts += [(name, str(value)) for name, value in known.items() if value is not None]
+            facts.append(("levels", f"up to {max(one.n_samples for one in self.policy_.levels)}"))
+            if bundle.frontier:
+                ends = (f"{bundle.frontier[i].budget:.3g}" for i in (0, -1))
+                state = f"fitted and calibrated for {' to '.join(ends)} {bundle.unit} per question"
+        colour = GOOD if hasattr(self, "policy_") else OPEN
+        return write_card(f"{type(self).__name__}, {state}", write_table(facts), colour=colour)
 
     def price_for(self, budget: float) -> float:
         """Return the lowest price at which the mean cost stays within a budget."""

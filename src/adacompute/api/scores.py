@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.api.estimators import RegisteredEstimator
 from adacompute.api.progress import Progress, read_progress
 from adacompute.api.samples import Samples, check_samples
-from adacompute.api.tables import Tabular
+from adacompute.api.tables import Tabular, write_card, write_table
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.pool import describe_assignments, describe_copies
@@ -24,11 +24,15 @@ from adacompute.evaluation.scoring import scores as held_out
 from adacompute.evaluation.scoring.today import read_today
 from adacompute.options.shared import DEFAULT_LEVELS
 from adacompute.policies.policy import Policy
+from adacompute.report.result_plots import plot_savings, plot_scores
 from adacompute.stages.inputs import (
     check_levels,
     check_seed,
     resolve_budgets,
 )
+
+if TYPE_CHECKING:
+    from adacompute.report.plot_style import Axes
 
 PolicySource: TypeAlias = Estimator | Policy | str
 
@@ -61,6 +65,21 @@ class Scores(Tabular):
         names = dict.fromkeys(name for row in self.rows for name in row)
         return pa.table({name: [row.get(name) for row in self.rows] for name in names})
 
+    def plot(
+        self, ax: Axes | None = None, *, kind: Literal["accuracy", "savings"] = "accuracy"
+    ) -> Axes:
+        """Draw accuracy against cost, or the cost at the accuracy of today; return the axes.
+
+        It needs the extra ``report`` and does not change the style of other figures.
+        """
+        if kind == "accuracy":
+            return plot_scores(self.rows, self.unit, ax)
+        if kind != "savings":
+            raise ConfigError(f"kind must be 'accuracy' or 'savings', got {kind!r}")
+        if not self.today:
+            raise ConfigError("what is run today is not known: call evaluate with today=")
+        return plot_savings(self.rows, self.today, self.unit, ax)
+
     def _title(self) -> str:
         copies = describe_copies(self.n_questions, self.n_independent)
         mean = describe_assignments(self.n_assignments)
@@ -70,6 +89,20 @@ class Scores(Tabular):
             f"Scores on {self.n_questions}{copies} held-out questions, {self.samples_per_question} "
             f"samples each{imputed}{mean}; budgets in {self.unit} per question{capped}"
         )
+
+    def _repr_html_(self) -> str:
+        budgets = list(dict.fromkeys(row["budget"] for row in self.rows))
+        cells: dict[str, dict[float, str]] = {}
+        for row in self.rows:
+            points = f"{100 * row['difference']:+.1f}"
+            text = f"{100 * row['accuracy']:.1f} % ({points})"
+            cells.setdefault(row["policy"], {})[row["budget"]] = text
+        rows = [
+            [name, *(own.get(budget, "–") for budget in budgets)] for name, own in cells.items()
+        ]
+        table = write_table(rows, ["policy", *(f"{budget:g}" for budget in budgets)])
+        lead = "Accuracy by budget, and points above the best mixture at the same cost."
+        return write_card(self._title(), table, lead=lead)
 
     def _largest_kept(self) -> int:
         """Return the largest level that the oracle can choose, half of the samples."""

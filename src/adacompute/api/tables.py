@@ -1,4 +1,4 @@
-"""Tables: results as Arrow and pandas tables, plain text and HTML.
+"""Tables: results as Arrow and pandas tables, plain text, and cards in notebooks.
 
 A result that has rows derives from `Tabular` and says what its table and its title are. It knows
 nothing of what the rows mean.
@@ -7,12 +7,16 @@ nothing of what the rows mean.
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from typing import Any
 
 from adacompute.core.errors import MissingExtra
 
 MAX_ROWS = 20
 """Rows that are shown; the table itself has all of them."""
+
+GOOD, BAD, OPEN = "#4f772d", "#d1495b", "#8a8f98"
+"""Colours of the edge of a card: of a gain or a saving, of a loss, and of everything else."""
 
 SMALL = 1e-3
 """Below this, four decimals would hide too much."""
@@ -61,15 +65,35 @@ class Tabular:
         return "\n".join([self._title(), *texts, *filter(None, [self._more()])])
 
     def _repr_html_(self) -> str:
-        def write(cells: list[str], tag: str) -> str:
-            return "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+        table = write_table(self._cells(), self._columns())
+        return f"<p>{html.escape(self._title())}</p>{table}<p>{self._more()}</p>"
 
-        head = write(list(self._columns()), "th")
-        body = "".join(f"<tr>{write(cells, 'td')}</tr>" for cells in self._cells())
-        return (
-            f"<p>{html.escape(self._title())}</p><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table><p>{self._more()}</p>"
-        )
+
+def write_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> str:
+    """Return cells as an HTML table; without ``columns`` the first cell of a row is its name."""
+
+    def write(cells: Sequence[str], tag: str) -> str:
+        return "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+
+    if not columns:
+        named = "".join(f"<tr>{write(row[:1], 'th')}{write(row[1:], 'td')}</tr>" for row in rows)
+        return f"<table><tbody>{named}</tbody></table>"
+    body = "".join(f"<tr>{write(row, 'td')}</tr>" for row in rows)
+    head = f"<thead><tr>{write(columns, 'th')}</tr></thead>"
+    return f"<table>{head}<tbody>{body}</tbody></table>"
+
+
+def write_card(title: str, table: str, *, lead: str = "", colour: str = OPEN) -> str:
+    """Return a card for a notebook: a title, a sentence and a table, with a coloured edge.
+
+    ``table`` is HTML; the others are texts. Colours are readable on light and on dark paper.
+    """
+    words = f'<div style="margin-top:.25em">{html.escape(lead)}</div>' if lead else ""
+    return (
+        f'<div style="border:1px solid #8886;border-left:.3em solid {colour};border-radius:.4em;'
+        f'padding:.6em 1em;margin:.25em 0;max-width:48em;overflow-x:auto">'
+        f"<b>{html.escape(title)}</b>{words}{table}</div>"
+    )
 
 
 def format_value(value: object) -> str:

@@ -27,6 +27,7 @@ from adacompute.report.wording import (
 )
 
 if TYPE_CHECKING:
+    from adacompute.report.lines import LineStyle
     from adacompute.report.plot_style import Axes, Figure
 
 ACCENT = COLOURS[0]
@@ -140,26 +141,38 @@ def _marker_svg(marks: Marks) -> str:
     return "".join(elements)
 
 
+def draw_line(axes: Axes, curve: dict[str, Any], style: LineStyle) -> None:
+    """Draw accuracy against cost of one policy, with its intervals if its style has a band."""
+    points = curve["points"]
+    x = [point["cost"] for point in points]
+    y, low, high = (
+        [100 * point[key] for point in points]
+        for key in ("accuracy", "accuracy_low", "accuracy_high")
+    )
+    if style.is_banded:
+        axes.fill_between(x, low, high, color=style.colour, alpha=0.14, linewidth=0)
+    axes.plot(
+        x,
+        y,
+        color=style.colour,
+        linewidth=style.width,
+        linestyle=style.dashes,
+        zorder=style.zorder,
+        label=name_policy(curve["policy"]),
+    )
+
+
+def fit_accuracy_axis(axes: Axes) -> None:
+    """Let an axis of accuracy in per cent span a few points at least, and end at 0 and 100."""
+    bottom, top = axes.get_ylim()
+    extra = max(0.0, MIN_SPAN - (top - bottom)) / 2
+    axes.set_ylim(max(-MARGIN, bottom - extra), min(100 + MARGIN, top + extra))
+
+
 def _curves(document: dict[str, Any], axes: Axes, *, all_policies: bool = False) -> None:
     """Draw the curves, those of the policy and of the mixture with intervals."""
     for curve, style in choose_lines(document, all_policies=all_policies):
-        points = curve["points"]
-        x = [point["cost"] for point in points]
-        y, low, high = (
-            [100 * point[key] for point in points]
-            for key in ("accuracy", "accuracy_low", "accuracy_high")
-        )
-        if style.is_banded:
-            axes.fill_between(x, low, high, color=style.colour, alpha=0.14, linewidth=0)
-        axes.plot(
-            x,
-            y,
-            color=style.colour,
-            linewidth=style.width,
-            linestyle=style.dashes,
-            zorder=style.zorder,
-            label=name_policy(curve["policy"]),
-        )
+        draw_line(axes, curve, style)
     axes.plot(
         [],
         [],
@@ -174,9 +187,7 @@ def _curves(document: dict[str, Any], axes: Axes, *, all_policies: bool = False)
     points = document["operating_points"]
     # The intervals of the operating points are drawn later, but must fit into the axes.
     axes.update_datalim([(point["cost"], 100 * point[end]) for point in points for end in ends])
-    bottom, top = axes.get_ylim()
-    extra = max(0.0, MIN_SPAN - (top - bottom)) / 2
-    axes.set_ylim(max(-MARGIN, bottom - extra), min(100 + MARGIN, top + extra))
+    fit_accuracy_axis(axes)
     _scale_cost_axis(axes, document)
     axes.set_xlabel(cost_label(document))
     axes.set_ylabel(ACCURACY_LABEL)

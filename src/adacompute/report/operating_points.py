@@ -169,3 +169,18 @@ def _add_texts(
         ]
         for name, group in examples.items()
     }
+
+
+def describe_equal_cost(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the cost of a policy at the accuracy of today; None where it is not reached."""
+    low, high = row["saving_low"], row["saving_high"]
+    return {
+        "policy": row["policy"],
+        "cost": row["same_accuracy_cost"],
+        "cost_low": None if high is None else (1 - high) * row["cost"],
+        "cost_high": None if low is None else (1 - low) * row["cost"],
+        "saving": row["saving"],
+        "saving_low": low,
+        "saving_high": high,
+        "verdict": row["verdict"],
+    }

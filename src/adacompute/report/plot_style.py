@@ -1,8 +1,8 @@
 """Plot style: how all figures look, and the only use of matplotlib.
 
 One palette that colour-blind readers and readers of a printed page can tell apart, one set of
-sizes, and text that stays text in SVG. Figures use no global state, and the same figure gives the
-same bytes. It knows nothing about what is drawn.
+sizes, and text that stays text in SVG. Figures of the page use no global state, and the same figure
+gives the same bytes. It knows nothing about what is drawn.
 """
 
 from __future__ import annotations
@@ -81,6 +81,22 @@ def panels(
         figure = Figure(figsize=(width * columns, height * rows))
         axes = figure.subplots(rows, columns, squeeze=False)
         yield figure, list(axes.ravel())
+
+
+@contextmanager
+def styled_axes(
+    axes: Axes | None = None, *, width: float = 6.6, height: float = 4.3
+) -> Iterator[Axes]:
+    """Yield the given axes, or those of a new figure that a notebook shows, to be drawn on.
+
+    The style holds for what is drawn meanwhile; the settings of matplotlib are restored.
+    """
+    with needs_extra("report"):
+        import matplotlib as mpl
+        from matplotlib import pyplot as plt
+
+    with mpl.rc_context(SETTINGS):
+        yield plt.subplots(figsize=(width, height))[1] if axes is None else axes
 
 
 def fix_layout(figure: Figure) -> None:

@@ -41,7 +41,7 @@ def draw_savings(document: dict[str, Any], *, all_policies: bool = False) -> Dra
     rows = sort_savings(document)[: None if all_policies else MAX_ROWS]
 
     def draw(axes: list[Axes]) -> None:
-        _bars(document, rows, axes[0])
+        draw_bars(document, rows, axes[0])
 
     height = 1.0 + 0.52 * len(rows)
     wide = draw_svg("savings-w", 1, 1, (6.6, height), draw, no_overlay)
@@ -87,7 +87,7 @@ def _end(row: dict[str, Any], limit: float) -> float | None:
     return limit if row["cost_high"] is None else float(min(row["cost_high"], limit))
 
 
-def _bars(document: dict[str, Any], rows: list[dict[str, Any]], axes: Axes) -> None:
+def draw_bars(document: dict[str, Any], rows: list[dict[str, Any]], axes: Axes) -> None:
     """Draw a bar and an interval for each policy; an interval that goes on is an arrow."""
     styles = {c["policy"]: style for c, style in choose_lines(document, all_policies=True)}
     today, limit = float(document["today"]["cost"]), find_limit(document)

@@ -116,14 +116,12 @@ class Study:
         if self._use_of_arms is None:
             return []
         questions, cost = self._use_of_arms.at(point.price)
+        used = self.frontier.final.policy.arms
+        shares = dict(zip(used, zip(questions, cost / cost.sum(), strict=True), strict=True))
         return [
-            {"arm": name, "share": share, "cost_share": part}
-            for name, share, part in zip(
-                self.frontier.final.policy.arms,
-                questions.tolist(),
-                (cost / cost.sum()).tolist(),
-                strict=True,
-            )
+            {"arm": name, "share": float(share), "cost_share": float(part)}
+            for name in self.experiment.arm_names
+            for share, part in [shares.get(name, (0.0, 0.0))]
         ]
 
     @cached_property
@@ -151,16 +149,15 @@ class Study:
         """Mean cost of the cheapest setting."""
         return float(self.score.curve.cost[0])
 
-    def operating_point(self, budget: float, *, exact: bool = False) -> OperatingPoint:
-        """Return what a budget buys; an exact price is searched for, others are interpolated."""
+    def operating_point(self, budget: float) -> OperatingPoint:
+        """Return what a budget buys."""
         if budget < self.lowest_cost * (1 - 1e-9):
             raise InfeasibleBudget(
                 f"a budget of {budget:g} is below {self.lowest_cost:.6g}, the minimum cost of "
                 f"{self.name}: use a larger budget"
             )
         point = self.score.curve.read(budget)
-        find_price = self.frontier.price_at if exact else self.frontier.rough_price
-        return OperatingPoint(budget, find_price(point.setting), point)
+        return OperatingPoint(budget, self.frontier.price_at(point.setting), point)
 
     def uniform_accuracy(self, point: OperatingPoint) -> FloatArray:
         """Return the accuracy of each question under the baseline at the same mean cost, (N,)."""

@@ -18,6 +18,7 @@ from adacompute.report.operating_points import (
     MAX_NAME,
     QuestionData,
     at_budget,
+    describe_equal_cost,
     describe_points,
 )
 from adacompute.report.study import PolicyCurve, Study, compare_savings, score_curves
@@ -72,7 +73,7 @@ def summarise(
     ``policies``.
     """
     budgets = slider_budgets(study, budget)
-    points = [study.operating_point(b, exact=b == budget) for b in budgets]
+    points = [study.operating_point(b) for b in budgets]
     selected = budgets.index(budget)
     point = points[selected]
     unparsed = count_unparsed(study)
@@ -129,26 +130,11 @@ def _describe_savings(
     rows = compare_savings(study, () if is_stored else policies)
     known = [row["policy"] for row in rows]
     rows += [row for row in stored if is_stored and row["policy"] not in known]
-    return [_describe_equal_cost(row) for row in rows]
+    return [describe_equal_cost(row) for row in rows]
 
 
 SAME_TODAY = ("wanted_samples", "arm", "votes", "calls", "tolerance")
 """What two comparisons with today must have in common to be shown together."""
-
-
-def _describe_equal_cost(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the cost of a policy at the accuracy of today; None where it is not reached."""
-    low, high = row["saving_low"], row["saving_high"]
-    return {
-        "policy": row["policy"],
-        "cost": row["same_accuracy_cost"],
-        "cost_low": None if high is None else (1 - high) * row["cost"],
-        "cost_high": None if low is None else (1 - low) * row["cost"],
-        "saving": row["saving"],
-        "saving_low": low,
-        "saving_high": high,
-        "verdict": row["verdict"],
-    }
 
 
 def _describe_curve(curve: PolicyCurve) -> dict[str, Any]:
