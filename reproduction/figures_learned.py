@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.report.plot_style import COLOURS, GREY, MARKERS, panels
+from adacompute.report.plot_style import COLOURS, GREY, panels
 from reproduction.ablations import PAPER_SETS, Efficiency, Granularity
 from reproduction.classifier_ablation import BY_QUESTION, BY_ROW, Ablation
 from reproduction.comparison import BudgetCurve, Frontiers, HeatMap
 from reproduction.feature_importance import FeatureImportance
+from reproduction.figures_oracle import MARKERS
 from reproduction.panels import (
     add_legend_below,
     draw_matrix,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.report.plot_style import COLOURS, GREY, MARKERS, panels
+from adacompute.report.plot_style import COLOURS, GREY, panels
 from reproduction.archetypes import NAMES, Archetypes, Scaling
 from reproduction.comparison import Pipeline
 from reproduction.oracle_data import (
@@ -29,6 +29,9 @@ from reproduction.panels import (
 
 if TYPE_CHECKING:
     from adacompute.report.plot_style import Axes, Figure
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+"""One marker for each colour."""
 
 ARCHETYPE_COLOURS = dict(zip(NAMES, (COLOURS[2], COLOURS[0], COLOURS[4], COLOURS[1]), strict=True))
 ARCHETYPE_MARKERS = dict(zip(NAMES, MARKERS, strict=False))

@@ -55,9 +55,9 @@ def changed(**changes: Any) -> dict[str, Any]:
     return document
 
 
-def refusal(path: Path, **options: Any) -> str:
+def refusal(path: Path) -> str:
     with pytest.raises(DataError) as caught:
-        read_inspect_logs(path, **options)
+        read_inspect_logs(path)
     message = str(caught.value)
     assert "\n" not in message
     assert str(path) in message
@@ -101,16 +101,6 @@ def test_answers_agree_with_the_completions() -> None:
         assert row["completion_chars"] == len(row["completion"])
         assert row["mean_logprob"] < 0
         assert row["latency_s"] > 0
-
-
-def test_another_scorer_can_be_named() -> None:
-    path = LOGS / "sums.eval"
-    pattern, match = read_inspect_logs(path), read_inspect_logs(path, scorer="match")
-    assert pattern.drop_columns(["answer", "correct", "score"]).equals(
-        match.drop_columns(["answer", "correct", "score"])
-    )
-    assert not pattern["answer"].equals(match["answer"])
-    assert "['pattern', 'match']" in refusal(path, scorer="model_graded_qa")
 
 
 def test_a_real_document_gives_its_choices_and_what_could_not_be_read() -> None:

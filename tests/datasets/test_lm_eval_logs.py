@@ -52,9 +52,9 @@ def with_one_response(**changes: Any) -> list[dict[str, Any]]:
     return lines
 
 
-def refusal(path: Path, **options: Any) -> str:
+def refusal(path: Path) -> str:
     with pytest.raises(DataError) as caught:
-        read_lm_eval_logs(path, **options)
+        read_lm_eval_logs(path)
     message = str(caught.value)
     assert "\n" not in message
     assert str(path) in message
@@ -91,12 +91,6 @@ def test_accuracies_agree_with_what_the_harness_says() -> None:
     assert sum(row["correct"] for row in first) / 10 == results["sums"]["exact_match,score-first"]
     each = read_lm_eval_logs(EACH)["correct"].to_pylist()
     assert sum(each) / 40 == results["sums_each"]["exact_match,each"]
-
-
-def test_a_filter_can_be_named_and_reads_the_same_answers_here() -> None:
-    first, majority = read_lm_eval_logs(SUMS), read_lm_eval_logs(SUMS, filter_name="maj@4")
-    assert first.equals(majority)
-    assert "['score-first', 'maj@4']" in refusal(SUMS, filter_name="strict-match")
 
 
 def test_a_directory_gives_the_samples_of_all_its_tasks() -> None:

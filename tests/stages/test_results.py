@@ -223,4 +223,4 @@ def test_stages_of_one_process_share_experiments(run: Path) -> None:
     results = RunResults.of(run)
     evaluate_run(run, levels=LEVELS, policies=["mixture"], results=results)
     evaluate_run(run, levels=LEVELS, policies=["retry"], results=results)
-    assert len(results.experiments) == 1
+    assert len(results._experiments) == 1

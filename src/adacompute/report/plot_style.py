@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure  # noqa: PLC0414 - for other modules
 
 COLOURS = ("#0b6e99", "#d1495b", "#4f772d", "#8d6a9f", "#c77700", "#30638e", "#7a7a7a", "#00798c")
-"""Colours of lines, in this order; MARKERS has one marker for each."""
+"""Colours of lines, in this order."""
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GREY = "#8a8f98"
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",

@@ -59,11 +59,6 @@ class RunResults:
         """Return the results of a run directory."""
         return RunResults(ResultFiles(run / DIRECTORY, code_version()))
 
-    @property
-    def experiments(self) -> tuple[Experiment, ...]:
-        """The experiments of this process."""
-        return tuple(self._experiments.values())
-
     def share(self, experiment: Experiment) -> Experiment:
         """Return an experiment that keeps its results; the same one for the same experiment."""
         return self._experiments.setdefault(experiment.key, replace(experiment, kept=self.files))

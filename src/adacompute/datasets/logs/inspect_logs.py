@@ -3,7 +3,7 @@
     question_id      the task and the sample's id, such as sums/add-1
     question         the input (the last user message, if there are several) and the choices
     gold             the target; the first of several, or all of them for multiple choice
-    answer, correct  of the first scorer, or of the named one; C, yes, true and scores from 0.5
+    answer, correct  of the first scorer; C, yes, true and scores from 0.5
                      on are correct, and so is P, which counts as 0.5
     tokens, time     of the last call to the model; prompt tokens include cached ones
 
@@ -70,12 +70,10 @@ def _looks_like_log(path: Path) -> bool:
     return all(name in start for name in (b'"version"', b'"eval"', b'"task"'))
 
 
-def read_inspect_logs(
-    path: Path, *, scorer: str | None = None, grade: GradeFunction | None = None
-) -> pa.Table:
+def read_inspect_logs(path: Path, *, grade: GradeFunction | None = None) -> pa.Table:
     """Read a log, or the logs below a directory, as samples.
 
-    ``scorer`` selects one of several scorers; ``grade`` grades the completions of logs without
+    Of several scorers, the first one counts. ``grade`` grades the completions of logs without
     scores.
     """
     files = find_inspect_logs(path)
@@ -83,7 +81,7 @@ def read_inspect_logs(
         raise DataError(f"{path} holds no Inspect log: neither an .eval file nor a .json log")
     logs = sorted((_read_log(file) for file in files), key=lambda log: _created(log.header))
     seen: set[str] = set()
-    rows = [row for log in logs for row in _rows(log, seen, scorer)]
+    rows = [row for log in logs for row in _rows(log, seen)]
     return make_log_samples(rows, path, grade=grade, ungraded="they were not scored")
 
 
@@ -105,7 +103,7 @@ def _read_log(path: Path) -> InspectLog:
     return InspectLog(path, header, samples)
 
 
-def _rows(log: InspectLog, seen: set[str], scorer: str | None) -> list[Row]:
+def _rows(log: InspectLog, seen: set[str]) -> list[Row]:
     """Make rows of the samples that are not in ``seen``, by question and epoch."""
     ids = get_in(log.header, "eval", "dataset", "sample_ids")
     rank = {str(name): i for i, name in enumerate(ids if isinstance(ids, list) else [])}
@@ -123,7 +121,7 @@ def _rows(log: InspectLog, seen: set[str], scorer: str | None) -> list[Row]:
             order = (rank.get(name, len(rank)), name, epoch)
             samples.append(_ScoredSample(order, row, scores, has_failed))
     samples.sort(key=lambda sample: sample.order)
-    return _select_scores(log.path, samples, scorer)
+    return _select_scores(log.path, samples)
 
 
 @dataclass(frozen=True)
@@ -211,17 +209,15 @@ def _mean_logprob(tokens: Any) -> float | None:  # noqa: ANN401 - any JSON
     return sum(known) / len(known) if known and len(known) == len(logprobs) else None
 
 
-def _select_scores(path: Path, samples: list[_ScoredSample], scorer: str | None) -> list[Row]:
+def _select_scores(path: Path, samples: list[_ScoredSample]) -> list[Row]:
     """Return rows with the answers and scores of one scorer; samples without a score are left out.
 
     If no sample has scores, all samples that did not fail are returned.
     """
     names = list(dict.fromkeys(name for sample in samples for name in sample.scores))
-    if scorer is not None and scorer not in names:
-        raise DataError(f"{path} has no scorer {scorer!r}; it has {names}")
     if not names:
         return [sample.row for sample in samples if not sample.has_failed]
-    name = scorer or names[0]
+    name = names[0]
     scored = [
         (sample.row, value, as_text(get_in(sample.scores, name, "answer")))
         for sample in samples
@@ -250,5 +246,5 @@ def _score(path: Path, scorer: str, value: Any) -> float | None:  # noqa: ANN401
         return float(value)
     raise DataError(
         f"{path}: the scorer {scorer!r} gives {str(value)[:50]!r}, which is not a single grade: "
-        "name another scorer"
+        "score the samples again by one grade"
     )

@@ -71,18 +71,16 @@ def find_lm_eval_logs(path: Path) -> list[Path]:
     ]
 
 
-def read_lm_eval_logs(
-    path: Path, *, filter_name: str | None = None, grade: GradeFunction | None = None
-) -> pa.Table:
+def read_lm_eval_logs(path: Path, *, grade: GradeFunction | None = None) -> pa.Table:
     """Read a log, or the logs below a directory, as samples.
 
-    ``filter_name`` selects one of several filters; ``grade`` grades responses whose grades cannot
-    be derived from the log.
+    Of several filters, the first one counts. ``grade`` grades responses whose grades cannot be
+    derived from the log.
     """
     files = find_lm_eval_logs(path)
     if not files:
         raise DataError(f"{path} holds no sample log of lm-evaluation-harness (samples_*.jsonl)")
-    rows = [row for file in files for row in _read_log(file, filter_name)]
+    rows = [row for file in files for row in _read_log(file)]
     reason = (
         "the harness scores one response per question, and the scores of the others cannot be "
         "computed from the results beside the log"
@@ -90,7 +88,7 @@ def read_lm_eval_logs(
     return make_log_samples(rows, path, grade=grade, ungraded=reason)
 
 
-def _read_log(path: Path, filter_name: str | None) -> list[Row]:
+def _read_log(path: Path) -> list[Row]:
     task = _read_task(path)
     recipes: dict[str, AnswerRecipe | None] = {}
     rows: list[Row] = []
@@ -98,10 +96,8 @@ def _read_log(path: Path, filter_name: str | None) -> list[Row]:
         name = as_text(record.get("filter")) or "none"
         if name not in recipes:
             recipes[name] = make_answer_recipe(task.config, name)
-        if name == (filter_name or next(iter(recipes))):
+        if name == next(iter(recipes)):
             rows += _rows(location, task, record, recipes[name])
-    if not rows:
-        raise DataError(f"{path} has no filter {filter_name!r}; it has {list(recipes)}")
     return rows
 
 

@@ -38,9 +38,6 @@ from adacompute.policies.bundles.bundle import FrontierPoint
 MIN_QUESTIONS = 40
 """With fewer questions, an interval is wider than any possible gain."""
 
-MIN_GAIN = 1e-4
-"""Gains below this are not worth deciding; without a margin there may be no gain at all."""
-
 UNUSED_SHARE = 0.01
 """A budget may be this much above what a policy can spend without a warning."""
 
@@ -66,7 +63,7 @@ def check_pool(experiment: Experiment) -> None:
         )
 
 
-def judge(gain: Interval, n_groups: int, *, margin: float = MARGIN) -> tuple[str, int]:
+def judge(gain: Interval, n_groups: int) -> tuple[str, int]:
     """Return the verdict on a gain, and how many questions in total would decide it.
 
     The number is 0 if the verdict is decided. It assumes that the gain stays as it is and that the
@@ -81,10 +78,10 @@ def judge(gain: Interval, n_groups: int, *, margin: float = MARGIN) -> tuple[str
         return GAIN, 0
     if gain.high < 0:
         return LOSS, 0
-    if -margin <= gain.low and gain.high <= margin:
+    if gain.low >= -MARGIN and gain.high <= MARGIN:
         return NO_GAIN, 0
     half_width = (gain.high - gain.low) / 2
-    distance = max(abs(gain.value), margin - abs(gain.value), MIN_GAIN)
+    distance = max(abs(gain.value), MARGIN - abs(gain.value))
     return INCONCLUSIVE, math.floor(n_groups * (half_width / distance) ** 2) + 1
 
 

@@ -105,11 +105,6 @@ class Reservation:
         self._parts = parts
         self._on_overrun = on_overrun
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether it was settled or released."""
-        return not self._parts
-
     def settle(self, actual: Charge) -> None:
         """Replace the reservation by what was spent; only the first call counts.
 
