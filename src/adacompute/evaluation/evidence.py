@@ -10,7 +10,7 @@ This module does not judge policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,12 +20,13 @@ import numpy as np
 from adacompute.evaluation.kept_results import Memory
 from adacompute.evaluation.replay import ReplayResult
 from adacompute.evaluation.running_votes import OrderedVotes, label_orders, weighted_accuracies
+from adacompute.policies.policy import mixing_uniform
 from adacompute.policies.sequential.arm_samples import ArmSamples, Grid, OrderedSamples
-from adacompute.policies.sequential.description import vote_accuracy
+from adacompute.policies.sequential.description import vote_accuracy, width
 from adacompute.policies.sequential.vote_weights import fit_votes
 
 if TYPE_CHECKING:
-    from adacompute.core.types import Float32Array, FloatArray, IntArray
+    from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray
     from adacompute.evaluation.pool import Pool
     from adacompute.policies.confidence import Confidence
     from adacompute.policies.policy import Policy
@@ -212,6 +213,54 @@ class Evidence:
                 questions[arm] += here.sum(axis=0)
                 cost[arm] += paid @ here
         return ArmUse(questions / len(end), cost / len(end), policy.schedule)
+
+    def count_ends(
+        self, policy: Policy, features: Float32Array, key: KeyArray, prices: Sequence[float]
+    ) -> list[IntArray]:
+        """Return the samples of each arm that each order takes at each price, (orders, arms)."""
+        if policy.schedule is None:
+            raise AssertionError
+        uniform = mixing_uniform(np.repeat(key, self.n_permutations))
+        settings = [policy.schedule.select(price, uniform) for price in prices]
+        if policy.max_by_arm:
+            position = self._find_ends(policy, features)[1].position
+            counts, rows = Grid(self.max_samples).counts, np.arange(len(uniform))
+            return [counts[position[rows, setting]] for setting in settings]
+        by_level = np.zeros((len(policy.levels), len(policy.arms)), dtype=np.int64)
+        for i, level in enumerate(policy.levels):
+            by_level[i, policy.arm_of_level(i)] = level.n_samples
+        return [by_level[setting] for setting in settings]
+
+    def describe_ends(
+        self, confidence: Confidence, counts: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Describe every order after so many samples of each arm, (orders, arms).
+
+        The second value is how likely its vote is correct, (orders,).
+        """
+        samples, correct = self.ordered(confidence), np.zeros(len(counts))
+        vector = np.zeros((len(counts), width(counts.shape[1])))
+        kinds, kind = np.unique(counts, axis=0, return_inverse=True)
+        for i, own in enumerate(kinds.tolist()):
+            rows = np.flatnonzero(kind.reshape(-1) == i)
+            vector[rows], leads = samples.describe(own, rows)
+            correct[rows] = vote_accuracy(leads, samples.accuracy[rows])
+        return vector, correct
+
+    def average_signal(self, name: str, counts: IntArray) -> FloatArray | None:
+        """Return the mean of a signal over those samples, (orders,); None if it is not recorded.
+
+        It is NaN where no sample has it.
+        """
+        if name not in self.samples.signals:
+            return None
+        value = self.samples.column([name])[:, 0]
+        total, known = np.zeros((2, len(counts)))
+        for index, count in zip(self.order, counts.T, strict=True):
+            own = np.where(np.arange(index.shape[1]) < count[:, None], value[index], np.nan)
+            total += np.nansum(own, axis=1)
+            known += (~np.isnan(own)).sum(axis=1)
+        return np.where(known > 0, total / np.maximum(known, 1), np.nan)
 
     def measure_latency(
         self, policy: Policy, price: float, features: Float32Array

@@ -267,6 +267,23 @@ class Experiment:
         arms = tuple(self.arm_names.index(name) for name in policy.arms)
         return self.evidence.select(arms, policy.max_by_arm)
 
+    def find_ends(
+        self, fitted: FittedPolicy, prices: Sequence[float], sample_cost: float, n_orders: int
+    ) -> tuple[Evidence, list[IntArray]]:
+        """Return some orders of every question, and the samples of each arm they take at prices."""
+        policy = fitted.policy
+        if policy.arms:
+            evidence = replace(self._select_evidence(policy), n_permutations=n_orders)
+            ends = evidence.count_ends(policy, fitted.features, self.pool.key, prices)
+            return evidence, ends
+        parts: list[list[IntArray]] = [[] for _ in prices]
+        for rows, block in replace(self.replay, n_permutations=n_orders).blocks():
+            features = fitted.prepared_features[rows]
+            for part, price in zip(parts, prices, strict=True):
+                part.append(block.count_samples(policy, price, features, sample_cost)[0])
+        ends = [np.concatenate(part)[:, None] for part in parts]
+        return replace(self.evidence, n_permutations=n_orders), ends
+
     def measure_latency(self, fitted: FittedPolicy, price: float) -> FloatArray | None:
         """Return how long orders of questions take at a price, in seconds; None if not known."""
         policy = fitted.policy

@@ -294,13 +294,18 @@ class Replay:
         self, policy: Policy, price: float, features: Float32Array, sample_cost: float
     ) -> ReplayResult:
         """Run a policy at one price, decision by decision, (N,)."""
+        return self.summarise(*self.count_samples(policy, price, features, sample_cost))
+
+    def count_samples(
+        self, policy: Policy, price: float, features: Float32Array, sample_cost: float
+    ) -> tuple[IntArray, IntArray]:
+        """Return the samples and the rounds that a policy takes in each order of a block."""
         first = self._start(policy, price, features, sample_cost)
         if policy.decides_once:
             n_samples = np.repeat(first.target, self.n_permutations)
-            return self.summarise(n_samples, np.minimum(n_samples, 1))
+            return n_samples, np.minimum(n_samples, 1)
         ended = run_episode(first.repeat(self.n_permutations))
-        n_samples = ended.state.observed.n_samples
-        return self.summarise(n_samples, self.max_rounds - ended.state.rounds_left)
+        return ended.state.observed.n_samples, self.max_rounds - ended.state.rounds_left
 
     def summarise(self, n_samples: IntArray, n_rounds: IntArray) -> ReplayResult:
         """Return the results of so many samples and rounds in each order, (N,)."""

@@ -276,6 +276,10 @@ class Policy:
         """Return what decisions need of the features; it is called once per question."""
         return features[:, :0]
 
+    def describe_text(self, prepared: Float32Array) -> FloatArray:
+        """Return what the policy knows of the text of questions, (N, D), from prepared features."""
+        return np.zeros((len(prepared), 0))
+
     def prepare_plan(self, features: Float32Array) -> npt.NDArray[Any]:
         """Return what first decisions need of the features, (N, width), at any price."""
         return self.prepare_features(features)

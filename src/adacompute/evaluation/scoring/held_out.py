@@ -15,13 +15,13 @@ curve. It does not judge whether a policy is worth using.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.evaluation.kept_results import Arrays, name_function, remember
+from adacompute.evaluation.kept_results import Arrays, name_function
 from adacompute.evaluation.pool import N_FOLDS, assign_folds
 from adacompute.evaluation.replay import ReplayResult
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adacompute.core.types import FloatArray, IntArray, KeyArray
-    from adacompute.evaluation.experiment import Experiment, PolicyFactory
+    from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 
 Split = tuple["IntArray", "IntArray"]
 """Rows of the training questions and of the held-out questions."""
@@ -77,6 +77,7 @@ class FoldResult:
 
     ``training_cost`` (prices,) never falls from one price to the next lower one. ``held_out`` are
     the rows of the questions of ``result``. A stepped policy has no settings between its prices.
+    ``fitted`` is the policy, if it was fitted in this process.
     """
 
     prices: FloatArray
@@ -84,6 +85,7 @@ class FoldResult:
     held_out: IntArray
     result: ReplayResult
     is_stepped: bool = False
+    fitted: FittedPolicy | None = None
 
     def locate(self, settings: FloatArray) -> tuple[IntArray, FloatArray]:
         """Return the first price of the mixtures that cost this much, and the next one's share."""
@@ -93,6 +95,12 @@ class FoldResult:
         position = np.interp(settings, cost, np.arange(len(cost)))
         first = np.minimum(position.astype(np.int64), len(cost) - 1)
         return first, position - first
+
+    def price_at(self, setting: float) -> float:
+        """Return the price of the mixture that costs this much in training."""
+        (first,), (share,) = self.locate(np.array([setting]))
+        place = np.arange(len(self.prices))
+        return float(np.exp(np.interp(first + share, place, np.log(self.prices))))
 
     def at(self, setting: float) -> ReplayResult:
         """Return the results of the held-out questions at a setting."""
@@ -227,9 +235,12 @@ def recall_splits(
     is_fitted_to_budgets = function in FITTED_TO_BUDGETS
     of = experiment.key if is_fitted_to_budgets else experiment.key_at_any_budget
     key = f"{name} of {function} in {of}"
-    return _from_arrays(
-        remember(experiment.kept, key, lambda: _to_arrays(replay_splits(scored, factory, splits)))
-    )
+    known = experiment.kept.read(key)
+    if known is not None:
+        return _from_arrays(known)
+    folds = tuple(replay_splits(scored, factory, splits))
+    experiment.kept.write(key, _to_arrays(folds))
+    return folds
 
 
 def _to_arrays(folds: Sequence[FoldResult]) -> dict[str, np.ndarray]:
@@ -256,7 +267,7 @@ def _from_arrays(arrays: Arrays) -> tuple[FoldResult, ...]:
         result = ReplayResult(
             *(arrays.get(f"{i} {one.name}", cost) for one in fields(ReplayResult))
         )
-        known = {name: arrays[f"{i} {name}"] for name in PARTS}
+        known: dict[str, Any] = {name: arrays[f"{i} {name}"] for name in PARTS}
         is_stepped = bool(arrays[f"{i} is_stepped"])
         folds.append(FoldResult(**known, result=result, is_stepped=is_stepped))
     return tuple(folds)
@@ -297,6 +308,7 @@ def _replay_together(
             training_cost=np.maximum.accumulate(cost[i] / len(splits[i][0])),
             held_out=splits[i][1],
             result=ReplayResult.concatenate(parts[i]),
+            fitted=replace(fitted, known=None),
         )
         for i, fitted in enumerate(fits)
     ]

@@ -171,6 +171,7 @@ def score_refits(
     )
     # A policy is fitted to the one part that a fold holds out, and scored on the others.
     splits = [(own, others) for one in part for others, own in split_folds(one)]
-    results = recall_splits(whole, experiment, factory, splits, f"{n_splits} refits")
-    folds = tuple(results[i : i + N_PARTS] for i in range(0, len(results), N_PARTS))
+    found = recall_splits(whole, experiment, factory, splits, f"{n_splits} refits")
+    results = [replace(one, fitted=None) for one in found]  # many fits take much memory
+    folds = tuple(tuple(results[i : i + N_PARTS]) for i in range(0, len(results), N_PARTS))
     return Refits(part, folds, group, whole.pool.n_groups)

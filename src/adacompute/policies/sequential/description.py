@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 N_SHARED = 18
 """Numbers of a description besides the agreement of each arm."""
 
-LEADER = 6
-"""Column of the log-odds of the leader's best sample."""
+VOTE_SHARE, LEADER, UNPARSED_SHARE = 3, 6, 13
+"""Columns of the leader's share of votes, the log-odds of its best sample, and unparsed samples."""
 
 TIE = 1e-6
 """Relative difference of total weights up to which two answers are tied."""

@@ -144,6 +144,10 @@ class SequentialPolicy(Policy):
         """Return the cell of each question."""
         return self.prior.find_cell(features)[:, None].astype(np.float32)
 
+    def describe_text(self, prepared: Float32Array) -> FloatArray:
+        """Return the predicted response profile of the cell of each question, (N, D)."""
+        return self._text[prepared[:, 0].astype(np.int64)]
+
     def decide(self, state: State, price: float) -> IntArray:
         """Return the next level of each question by votes; the current level means stop."""
         if self.values is not None:
