@@ -21,6 +21,7 @@ from adacompute.api.samples import Samples
 from adacompute.api.tables import BAD, GOOD, OPEN, Tabular, write_card, write_table
 from adacompute.evaluation.pool import describe_assignments, describe_copies
 from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
+from adacompute.evaluation.scoring.precision import Precision, describe_p_correct
 from adacompute.evaluation.scoring.saving_text import (
     describe_advice,
     describe_recorded,
@@ -66,7 +67,8 @@ class Calibration(Tabular):
     ``latency_p50_s`` and ``latency_p95_s`` are how long a question takes, if that was recorded.
     ``max_budget`` is the most that the policy spends: a larger budget is not used, and `calibrate`
     warns of it.
-    ``today`` says what is saved, if it is known what is run today.
+    ``today`` says what is saved, if it is known what is run today. ``p_correct`` says how well
+    right answers are told from wrong ones, and ``precision`` what is guaranteed of the surest.
     ``frontier`` holds the cost and the accuracy of each price; it is also the table of the result.
     ``gain``, which is ``gain_by_allocation``, is over the baseline, the best mixture of uniform
     levels with weighted votes. ``gain_by_votes`` is what the weights gain in it over equal votes,
@@ -108,6 +110,8 @@ class Calibration(Tabular):
     retry_gain: float
     max_budget: float
     today: dict[str, Any] | None
+    p_correct: dict[str, Any] | None
+    precision: dict[str, Any] | None
     frontier: tuple[FrontierPoint, ...]
 
     def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -145,6 +149,10 @@ class Calibration(Tabular):
             "accuracy": f"{self.accuracy:.3f} on {questions}",
             "cost": f"{self.cost:.4g} {self.unit} per question {interval}, at price {price}",
         }
+        if self.p_correct is not None:
+            facts["sure"] = describe_p_correct(self.p_correct)
+        if self.precision is not None:
+            facts["precise"] = str(Precision(**self.precision))
         if self.questions_needed:
             facts["needed"] = f"about {self.questions_needed:,} questions decide the verdict"
         if self.retry_gain >= MIN_SHOWN:
@@ -196,6 +204,7 @@ def calibrate(
     confidence: float = 0.95,
     cost_confidence: float | None = None,
     horizon: int | None = None,
+    min_precision: float | None = None,
     max_rounds: int | None = None,
     progress: Progress = None,
 ) -> Calibration:
@@ -210,13 +219,15 @@ def calibrate(
     ``policy.frontier_``. By default the expected cost is the budget; with ``cost_confidence`` an
     upper bound of it is. With ``horizon`` costs are predicted for that many next questions, else
     for the long run. If the interval of the gain contains zero and lies within half a point of it,
-    the verdict is no gain. With ``max_rounds`` the price is for that many rounds of samples per
-    question. ``progress`` is called with the name of each step; True prints them to standard error.
+    the verdict is no gain. With ``min_precision``, ``policy.precision_`` is the largest share of
+    the questions whose answers are right at least that often. With ``max_rounds`` the price is for
+    that many rounds of samples per question. ``progress`` is called with the name of each step;
+    True prints them to standard error.
     """
     estimator = as_estimator(policy)
     estimator.check_fitted_to(samples)
     check_goal(budget, today, unit=samples.unit)
-    settings = check_settings(confidence, cost_confidence, horizon, tolerance)
+    settings = check_settings(confidence, cost_confidence, horizon, tolerance, min_precision)
     now = None if today is None else read_today(today, today_calls)
     score, final = _score(estimator, samples, budget, max_rounds, read_progress(progress))
     found = calibrate_score(score, final, budget=budget, today=now, settings=settings)
@@ -226,9 +237,10 @@ def calibrate(
         warnings.warn(describe_recorded(found["today"]), stacklevel=2)
     frontier = tuple(FrontierPoint(**point) for point in found.pop("frontier"))
     pooled = calibrate_pooled(score, final, settings=settings)
-    estimator.keep_calibration(frontier, pooled, found)
-    if policy is not estimator and hasattr(policy, "fit"):
-        policy.frontier_ = frontier  # type: ignore[union-attr]  # of another base class
+    estimator.keep_calibration(frontier, pooled, found.pop("correctness"), found)
+    if policy is not estimator and hasattr(policy, "fit"):  # of another base class
+        policy.frontier_ = frontier  # type: ignore[union-attr]
+        policy.precision_ = estimator.precision_  # type: ignore[union-attr]
     about: dict[str, Any] = {"policy": estimator.row_name, "unit": samples.unit}
     for new, old in RENAMED.items():
         about[new] = found.pop(old)

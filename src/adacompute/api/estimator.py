@@ -17,6 +17,7 @@ from adacompute.api.samples import Samples, check_samples
 from adacompute.api.tables import GOOD, OPEN, write_card, write_table
 from adacompute.core.errors import ConfigError, DataError, NotFittedError
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
+from adacompute.evaluation.scoring.precision import Precision
 from adacompute.features.embedding import pin_encoder
 from adacompute.policies.bundles.bundle import Bundle, save_bundle
 from adacompute.policies.policy import Policy
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from adacompute.core.types import IntArray
     from adacompute.graders.grader import Grader
     from adacompute.policies.bundles.bundle import FrontierPoint
+    from adacompute.policies.correctness import Correctness
 
 E = TypeVar("E", bound="Estimator")
 
@@ -48,6 +50,7 @@ class Estimator:
     policy_: Policy
     prices_: tuple[float, ...]
     frontier_: tuple[FrontierPoint, ...]
+    precision_: Precision | None
     grader_: Grader | None
     _bundle: Bundle
 
@@ -213,9 +216,10 @@ class Estimator:
         self,
         frontier: tuple[FrontierPoint, ...],
         pooled_frontier: tuple[FrontierPoint, ...],
+        correctness: Correctness | None,
         result: dict[str, Any],
     ) -> None:
-        """Keep the price of every budget, and the verdict for the bundle."""
+        """Keep the price of every budget, how likely answers are right, and the verdict."""
         earlier = keep_calibrations(self._bundle.notes, result)
         notes = {
             **self._bundle.notes,
@@ -227,10 +231,12 @@ class Estimator:
             self._bundle,
             frontier=frontier,
             pooled_frontier=pooled_frontier,
+            correctness=correctness,
             max_rounds=rounds,
             notes=notes,
         )
         self.frontier_ = frontier
+        self.precision_ = result["precision"] and Precision(**result["precision"])
 
     def _notes(self, samples: Samples, experiment: Experiment) -> dict[str, Any]:
         """Return what a bundle records of how the policy was fitted."""

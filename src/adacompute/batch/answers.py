@@ -36,6 +36,11 @@ ANSWER_COLUMNS: Mapping[str, tuple[Any, str]] = {
     "text": (pa.large_string(), "text of the sample that the answer is from"),
     "n_samples": (pa.int32(), "samples that were drawn"),
     "agreement": (pa.float64(), "share of the parsed answers that equal the most frequent one"),
+    "p_correct": (pa.float64(), "how likely the answer is right; null if the bundle cannot say"),
+    "sure": (
+        pa.bool_(),
+        "whether it is one of those whose precision is guaranteed; null if not judged",
+    ),
     "cost": (pa.float64(), "what the question spent, in the unit of the total"),
     "allowance": (pa.float64(), "the most that it could spend when it was first asked"),
     "price": (pa.float64(), "price of the decision"),
@@ -70,6 +75,8 @@ class BatchAnswer:
     text: str | None
     n_samples: int
     agreement: float | None
+    p_correct: float | None
+    sure: bool | None
     cost: int
     allowance: int
     price: float

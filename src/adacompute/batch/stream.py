@@ -164,6 +164,8 @@ class Stream:
             text=None if chosen is None else session.samples[chosen].text,
             n_samples=session.n_samples,
             agreement=session.agreement,
+            p_correct=session.p_correct,
+            sure=session.is_sure,
             cost=account.spent,
             allowance=account.allowance if item.allowance is None else item.allowance,
             price=session.price,
@@ -188,7 +190,7 @@ def _status(session: Session, account: QuestionAccount, error: str | None) -> St
 
 def _failed(item: Item, price: float, reason: str) -> BatchAnswer:
     return BatchAnswer(
-        item.position, item.question_id, None, None, 0, None, 0, 0, price, ERROR, reason
+        item.position, item.question_id, None, None, 0, None, None, None, 0, 0, price, ERROR, reason
     )
 
 

@@ -112,6 +112,7 @@ def _print_verdict(result: Result) -> None:
     print_text(describe_gain(result))
     if result["gain_by_votes"]:
         print_text(describe_vote_gain(result))
+    print_sure(result)
     needed = {}
     if result["questions_needed"]:
         needed["Questions that would decide it, about"] = result["questions_needed"]
@@ -131,6 +132,17 @@ def _print_verdict(result: Result) -> None:
             **needed,
         },
     )
+
+
+def print_sure(result: Result) -> None:
+    """Print how well right answers are told from wrong ones, and what is guaranteed."""
+    from adacompute.evaluation.scoring.precision import Precision, describe_p_correct
+
+    if result["p_correct"] is not None:
+        sentence = describe_p_correct(result["p_correct"])
+        print_text(f"How sure: {sentence}")
+    if result["precision"] is not None:
+        print_text(f"{Precision(**result['precision'])}", "bold")
 
 
 def print_saving(today: Result, unit: str) -> None:

@@ -60,6 +60,7 @@ class FitOptions(
         "budget",
         "out",
         "grader",
+        "min_precision",
         "columns",
         "unit",
         "token_prices",

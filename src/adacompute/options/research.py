@@ -139,7 +139,7 @@ class CalibrateOptions(SavingOptions, ConfidenceOptions):
     adacompute research calibrate run --bundle policy --budget 2
     """
 
-    OPTIONS: ClassVar = ("bundle", "budget", "today")
+    OPTIONS: ClassVar = ("bundle", "budget", "today", "min_precision")
 
     bundle: Path = option("Bundle to calibrate.")
     budget: float | None = option("Mean cost per question (or give --today).", None)

@@ -126,6 +126,9 @@ class ConfidenceOptions:
     horizon: int | None = option(
         "Predict the cost of the next N questions (default: of the long run).", None
     )
+    min_precision: float | None = option(
+        "Find the largest share whose answers are right in at least this share.", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

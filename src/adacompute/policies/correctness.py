@@ -38,6 +38,9 @@ CURVE_RIDGE, CURVE_POINTS, CURVE_FOLDS = 1.0, 33, 5
 TILT = 1e-3
 """Slope in log-odds that is added to a curve, so that no two ranks have the same probability."""
 
+ROUNDING = 1e-9
+"""Relative difference up to which two prices are the same."""
+
 LEAST = 1e-6
 """Probabilities are at least this far from 0 and 1."""
 
@@ -168,7 +171,8 @@ class Correctness:
 
     Where the ranking does not tell right answers from wrong ones on held-out questions
     (``is_informative`` is false), every answer has the ``base_rate``. ``threshold`` is the lowest
-    probability at which the precision that was asked for is guaranteed; None if none is.
+    probability at which the precision that was asked for is guaranteed, at ``prices`` between the
+    lowest and the highest one that it was tested at; None if none is.
     """
 
     ranking: Ranking
@@ -176,6 +180,13 @@ class Correctness:
     base_rate: float
     is_informative: bool
     threshold: float | None = None
+    prices: tuple[float, float] = (0.0, 0.0)
+
+    def is_sure(self, chance: float, price: float) -> bool | None:
+        """Whether an answer is one of those whose precision is guaranteed; None if not judged."""
+        low, high = self.prices
+        inside = low * (1 - ROUNDING) <= price <= high * (1 + ROUNDING)
+        return chance >= self.threshold if self.threshold is not None and inside else None
 
     def predict(self, vector: FloatArray) -> FloatArray:
         """Return how likely the answer of each row is right."""
@@ -217,6 +228,7 @@ class Correctness:
             "base_rate": self.base_rate,
             "is_informative": self.is_informative,
             "threshold": self.threshold,
+            "prices": self.prices,
         }
 
 
@@ -229,6 +241,7 @@ def correctness_from_json(content: Mapping[str, Any], n_arms: int) -> Correctnes
     n_text, curve = read_entry(content, "n_text", int), read_entry(content, "curve", dict)
     score, log_odds = (read_numbers(curve[name]) for name in ("score", "log_odds"))
     base_rate, threshold = read_number(content["base_rate"]), content["threshold"]
+    low, high = read_numbers(content["prices"])
     if not isinstance(content["is_informative"], bool):
         raise TypeError("is_informative must be true or false")
     widths = {len(mean), len(scale), len(weights) - 1, width(n_arms) + 1 + n_text}
@@ -244,4 +257,5 @@ def correctness_from_json(content: Mapping[str, Any], n_arms: int) -> Correctnes
         base_rate,
         content["is_informative"],
         None if threshold is None else read_number(threshold),
+        (low, high),
     )

@@ -61,13 +61,16 @@ class SampledAnswer:
 
     ``answer`` and ``chosen`` are None if no sample could be parsed; else ``samples[chosen]`` is
     the first sample with the winning answer. ``is_complete`` is False if a failure or the deadline
-    left fewer samples than the policy asked for.
+    left fewer samples than the policy asked for. ``p_correct`` is how likely the answer is right,
+    and ``is_sure`` whether it is one of those whose precision is guaranteed; None is not known.
     """
 
     question: str
     answer: str | None
     chosen: int | None
     agreement: float | None
+    p_correct: float | None
+    is_sure: bool | None
     samples: tuple[Sample, ...]
     rounds: int
     calls: tuple[CallUsage, ...]
@@ -258,6 +261,8 @@ class Sampler:
             answer=None if chosen is None else session.values[chosen],
             chosen=chosen,
             agreement=session.agreement,
+            p_correct=session.p_correct,
+            is_sure=session.is_sure,
             samples=tuple(session.samples),
             rounds=session.rounds,
             calls=tuple(calls),

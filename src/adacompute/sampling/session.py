@@ -270,6 +270,22 @@ class Session:
         return max(self._counts) / sum(self._counts) if self._counts else None
 
     @property
+    def p_correct(self) -> float | None:
+        """How likely the answer is right; None without one, or if the bundle cannot say."""
+        return None if self.chosen is None else self.progress.predict_correct()
+
+    @property
+    def is_sure(self) -> bool | None:
+        """Whether the answer is one of those whose precision is guaranteed; None if not judged.
+
+        It is not judged without a guarantee, and at prices that it was not tested at.
+        """
+        correctness, chance = self.progress.bundle.correctness, self.p_correct
+        if correctness is None or chance is None:
+            return None
+        return correctness.is_sure(chance, self.price)
+
+    @property
     def can_cancel(self) -> bool:
         """Whether the samples that are still missing can be cancelled.
 

@@ -33,6 +33,11 @@ DECISION_COLUMNS: Columns = {
     "samples_used": (pa.int32(), "samples that the answer was chosen from, audits excluded"),
     "samples_planned": (pa.int32(), "samples that the policy asked for"),
     "chosen": (pa.int32(), "position of the returned sample in ``answers``"),
+    "p_correct": (pa.float64(), "how likely the answer is right; null if the bundle cannot say"),
+    "sure": (
+        pa.bool_(),
+        "whether it is one of those whose precision is guaranteed; null if not judged",
+    ),
     "rounds": (pa.int32(), "rounds of samples, one after the other"),
     "calls": (pa.int32(), "calls to the upstream, failed and cancelled ones included"),
     "prompt_tokens": (pa.int64(), "prompt tokens of all calls"),

@@ -115,13 +115,15 @@ class RankedAnswers:
     """Held-out scores of the answers to N questions, at each pace.
 
     ``paces`` has one entry per pace. ``fold`` (N,) is where a question was held out, and copies
-    share a ``group`` (N,). ``ranking`` is fitted to all questions.
+    share a ``group`` (N,). ``ranking`` is fitted to all questions, and ``prices`` are those of the
+    final policy at each pace.
     """
 
     paces: tuple[EndedOrders, ...]
     fold: IntArray
     group: KeyArray
     ranking: Ranking
+    prices: tuple[float, ...]
 
     @property
     def delivered(self) -> EndedOrders:
@@ -204,10 +206,28 @@ class RankedAnswers:
         margin = Mean.of(by_question, 0.0, self.group).margin(0.5 + CONFIDENCE / 2)
         return Interval(value, value - margin, value + margin)
 
-    def fit(self) -> Correctness:
+    def draw(self) -> tuple[list[FloatArray], list[BoolArray]]:
+        """Return the probability of one order of each independent question, and if it is right.
+
+        Both are given for each pace. Of copies, one is taken; tied answers are drawn.
+        """
+        _, first = np.unique(self.group, return_index=True)
+        rows = first * (len(self.question) // len(self.fold))
+        drawn = np.random.default_rng(len(rows)).random(len(rows))
+        rights = [drawn < one.correct[rows] for one in self.paces]
+        return [one[rows] for one in self.chances], rights
+
+    def fit(self, threshold: float | None = None) -> Correctness:
         """Return the model that is delivered, with the curve of held-out scores."""
         curve = self._fit_curve(LEARNED, np.ones(len(self.question), dtype=np.bool_))
-        return Correctness(self.ranking, curve, self.base_rate, self.is_informative)
+        return Correctness(
+            self.ranking,
+            curve,
+            self.base_rate,
+            self.is_informative,
+            threshold,
+            (min(self.prices), max(self.prices)),
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return what a calibration says of the probabilities."""
@@ -248,7 +268,7 @@ def rank_answers(frontier: PriceFrontier, point: CurvePoint) -> RankedAnswers | 
     rows = _orders_of(place, n_orders)
     paces = [EndedOrders.join(one, rows) for one in zip(*parts, strict=True)]
     ranking = fit_ranking(final, _orders_of(every, n_orders), group)
-    return RankedAnswers(tuple(paces), fold, score.group, ranking)
+    return RankedAnswers(tuple(paces), fold, score.group, ranking, tuple(prices))
 
 
 def _judge_fold(

@@ -48,13 +48,14 @@ class CalibrationSettings:
     The mean cost is the budget if ``cost_confidence`` is None; otherwise its upper bound is, with
     that confidence. With ``horizon``, costs are predicted for the mean of that many next questions.
     ``tolerance`` is how much accuracy one is ready not to have proven, compared with what is run
-    today.
+    today. ``min_precision`` is how many of the surest answers should be right, at least.
     """
 
     confidence: float = CONFIDENCE
     cost_confidence: float | None = None
     horizon: int | None = None
     tolerance: float = TOLERANCE
+    min_precision: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import make_sequential_pooled
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.scoring.baseline import describe_baseline
+from adacompute.evaluation.scoring.correctness import rank_answers
 from adacompute.evaluation.scoring.frontier import (
     MARGIN,
     CalibrationSettings,
@@ -31,9 +32,11 @@ from adacompute.evaluation.scoring.policy_score import (
     measure_retry_gain,
     measure_vote_gain,
 )
+from adacompute.evaluation.scoring.precision import find_precision
 from adacompute.evaluation.scoring.savings import INCONCLUSIVE, state_saving
 from adacompute.evaluation.scoring.today import Today, TodayScore
 from adacompute.policies.bundles.bundle import FrontierPoint
+from adacompute.policies.correctness import Correctness
 
 MIN_QUESTIONS = 40
 """With fewer questions, an interval is wider than any possible gain."""
@@ -96,7 +99,8 @@ def calibrate(
     """Find the price for a budget and judge the policy at that price.
 
     ``final`` is the policy that will be used, fitted to all questions. With ``today`` the result
-    says what is saved; without a budget the price is then that of the setting to deliver.
+    says what is saved; without a budget the price is then that of the setting to deliver. Besides
+    numbers, the result has the ``frontier`` and the ``correctness`` of the bundle.
     """
     settings, experiment = settings or CalibrationSettings(), score.experiment
     check_pool(experiment)
@@ -111,6 +115,7 @@ def calibrate(
     experiment.pool.check_budget(budget)
     point = frontier.find(budget)
     found = frontier.describe(point)
+    p_correct, precision, correctness = _judge_answers(frontier, point)
     return {
         "budget": budget,
         **_judge_point(score, point, settings, budget),
@@ -127,6 +132,9 @@ def calibrate(
         "retry_gain": measure_retry_gain(experiment, point.cost).value,
         "max_budget": frontier.budget_of(frontier.points[-1]),
         "today": about,
+        "p_correct": p_correct,
+        "precision": precision,
+        "correctness": correctness,
         "frontier": list_frontier(frontier, point, price=found["price"]),
     }
 
@@ -150,6 +158,21 @@ def _judge_point(
         "gain_total": gain.value + by_votes.value,
         "questions_needed": needed,
     }
+
+
+def _judge_answers(
+    frontier: PriceFrontier, point: CurvePoint
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None, Correctness | None]:
+    """Return how well right answers are told from wrong ones, what is guaranteed, and the model."""
+    settings, ranked = frontier.settings, rank_answers(frontier, point)
+    if ranked is None:
+        return None, None, None
+    if settings.min_precision is None:
+        return ranked.describe(), None, ranked.fit()
+    wanted = settings.min_precision
+    known: dict[str, Any] = {"confidence": settings.confidence, "horizon": settings.horizon}
+    precision = find_precision(ranked, wanted, **known)
+    return ranked.describe(), precision.to_dict(), ranked.fit(precision.threshold)
 
 
 def round_up(value: float) -> float:

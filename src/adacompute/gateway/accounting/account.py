@@ -180,6 +180,8 @@ class Account:
         metrics.observe("samples_per_request", model, decision.samples_used)
         if session.agreement is not None:
             metrics.observe("agreement", model, session.agreement)
+        if decision.p_correct is not None:
+            metrics.observe("p_correct", model, decision.p_correct)
         self._show_price(engine, decision)
         self._show_drift(engine, decision)
         self._write(engine, decision, outcome.model)
@@ -367,6 +369,8 @@ def _describe(
         "latency_s": decision.latency_s,
         "decision_s": decision.decision_s,
         "question_source": decision.question_source,
+        "p_correct": decision.p_correct,
+        "sure": decision.is_sure,
         "incomplete": decision.is_incomplete,
         "audit": decision.is_audit,
         "shadow": decision.is_shadow,

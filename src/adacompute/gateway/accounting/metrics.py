@@ -102,6 +102,7 @@ HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "request_duration_seconds": ("Time from a request to its answer.", REQUEST_SECONDS),
     "samples_per_request": ("Samples drawn for a request.", COUNTS),
     "agreement": ("Share of the parsed answers that agree with the most frequent one.", SHARES),
+    "p_correct": ("How likely the answer is right, where the bundle can say.", SHARES),
 }
 GAUGES: Mapping[str, str] = {
     "price": "Price of the last request at the default budget.",

@@ -25,7 +25,8 @@ class Decision:
 
     ``samples_used`` samples voted on the answer; an audit adds more to the session later.
     ``samples_planned`` is more than that only in shadow mode. ``chosen`` is the index of the sample
-    that answers, −1 where none was parsed. ``prepare_s`` is the time before the first decision.
+    that answers, −1 where none was parsed. ``p_correct`` is how likely it is right, and ``is_sure``
+    whether its precision is guaranteed; None is not known. ``prepare_s`` is the time before the first decision.
     ``cost`` is in the unit of the bundle, and ``pacer`` is what the price came from, if it is not
     that of a budget of the request's own.
     """
@@ -41,6 +42,8 @@ class Decision:
     chosen: int = -1
     samples_used: int = 0
     samples_planned: int = 0
+    p_correct: float | None = None
+    is_sure: bool | None = None
     latency_s: float = 0.0
     is_incomplete: bool = False
     is_audit: bool = False
@@ -55,6 +58,10 @@ class Decision:
     def decision_s(self) -> float:
         """Time that all decisions of the request took."""
         return self.prepare_s + self.session.progress.decision_s
+
+    def judge(self) -> None:
+        """Note how likely the answer is right, before an audit adds samples."""
+        self.p_correct, self.is_sure = self.session.p_correct, self.session.is_sure
 
     def settle(self) -> None:
         """Report the cost to the pacer, once; a request that cost nothing is none to it."""

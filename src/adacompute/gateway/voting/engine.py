@@ -265,6 +265,7 @@ class Engine:
             decision.samples_planned = session.planned_after([answer], draft=sample) or 1
         session.finish([parsed])
         decision.chosen, decision.samples_used = answer, 1
+        decision.judge()
 
     async def audit(self, outcome: Outcome) -> None:
         """Sample up to the largest level after the answer was given."""
@@ -306,6 +307,7 @@ class Engine:
         """
         session = decision.session
         decision.chosen = -1 if session.chosen is None else session.chosen
+        decision.judge()
         if decision.chosen < 0 and self.virtual.scorer is not None and session.question is not None:
             score = partial(self._score, decision, recorder)
             found = await asyncio.gather(*map(score, session.samples))

@@ -56,6 +56,9 @@ KEEP_ALIVE_S = 5.0
 SAMPLING_SHARE = 0.95
 """Share of the time of a request in which samples are drawn; the rest is for the answer."""
 
+SURE = {True: b"yes", False: b"no", None: b"not judged"}
+"""Whether an answer is one of those whose precision is guaranteed, as a header."""
+
 NEEDS_VOTES = ": train a policy with --config evidence=votes"
 _AUDIT_SCALE = 2**32
 _PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}
@@ -271,9 +274,14 @@ class Voting:
             *_decision_headers(decision),
             (b"x-adacompute-samples", b"%d" % decision.samples_used),
         ]
+        if decision.p_correct is not None:
+            headers.append((b"x-adacompute-p-correct", b"%.4f" % decision.p_correct))
+            headers.append((b"x-adacompute-sure", SURE[decision.is_sure]))
         if request.debug:
             debug = {
                 "answers": decision.session.values,
+                "p_correct": decision.p_correct,
+                "sure": decision.is_sure,
                 "rounds": decision.session.rounds,
                 "calls": len(outcome.model.calls),
                 "budget": decision.budget,

@@ -41,11 +41,12 @@ from adacompute.policies.bundles.bundle_files import (
 )
 from adacompute.policies.bundles.serialization import policy_from_json, policy_to_json
 from adacompute.policies.confidence import LIKELIHOODS
+from adacompute.policies.correctness import Correctness, correctness_from_json
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.policies.policy import Policy
 from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
 
-FORMAT = 7
+FORMAT = 8
 NOT_JUDGED, SAVES, SAME_ANSWER = "not judged", "saves", "same answer"
 ADVISED = ("gain", SAVES, SAME_ANSWER)
 """Verdicts with which a policy is used."""
@@ -107,7 +108,8 @@ class Bundle:
     """A policy and the setting that it was trained for.
 
     ``frontier`` holds the cost and accuracy of each calibrated price, by rising budget, and
-    ``pooled_frontier`` those of the policy for questions whose text is not known.
+    ``pooled_frontier`` those of the policy for questions whose text is not known. ``correctness``
+    says how likely answers are right, at calibrated prices.
     ``max_rounds`` is the limit of rounds per question that it was calibrated with, if any.
     ``sample_cost`` is the mean cost of one sample, in the unit. ``data_hash`` is a hash of the
     training data. ``template`` and ``settings`` are what the samples were collected with, None if
@@ -127,6 +129,7 @@ class Bundle:
     baseline: Baseline | None = None
     frontier: tuple[FrontierPoint, ...] = ()
     pooled_frontier: tuple[FrontierPoint, ...] = ()
+    correctness: Correctness | None = None
     tie_break: str = FIRST_SEEN
     max_rounds: int | None = None
     arms: tuple[ArmSettings, ...] = ()
@@ -285,6 +288,7 @@ def save_bundle(bundle: Bundle, path: Path) -> str:
         "baseline": None if bundle.baseline is None else asdict(bundle.baseline),
         "frontier": [asdict(point) for point in bundle.frontier],
         "pooled_frontier": [asdict(point) for point in bundle.pooled_frontier],
+        "correctness": None if bundle.correctness is None else bundle.correctness.to_json(),
         "tie_break": bundle.tie_break,
         "arms": arm_settings.to_json(bundle.arms),
         "notes": bundle.notes,
@@ -328,8 +332,10 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
     hashes = read_entry(content, "files", dict)
     files = {name: read_bundle_file(path, name, digest) for name, digest in hashes.items()}
     template, settings = content["template"], content["settings"]
+    policy = policy_from_json(read_entry(content, "policy", dict), files)
+    correctness = read_entry(content, "correctness", dict | None)
     return Bundle(
-        policy=policy_from_json(read_entry(content, "policy", dict), files),
+        policy=policy,
         unit=read_entry(content, "unit", str),
         features=read_entry(content, "features", str),
         feature_version=read_entry(content, "feature_version", int),
@@ -343,6 +349,7 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         baseline=_read_baseline(read_entry(content, "baseline", dict | None)),
         frontier=_read_frontier(read_entry(content, "frontier", list)),
         pooled_frontier=_read_frontier(read_entry(content, "pooled_frontier", list)),
+        correctness=correctness and correctness_from_json(correctness, max(1, len(policy.arms))),
         tie_break=read_choice(TIE_BREAKS, content["tie_break"]),
         arms=arm_settings.from_json(read_entry(content, "arms", list)),
         notes=read_entry(content, "notes", dict),

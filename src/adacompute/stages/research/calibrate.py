@@ -58,7 +58,7 @@ def calibrate_run(
 ) -> dict[str, Any]:
     """Set the price of a bundle for a budget, or for the accuracy of what is run today."""
     bundle, budget, today = options.bundle, options.budget, options.today
-    names = ("confidence", "cost_confidence", "horizon")
+    names = ("confidence", "cost_confidence", "horizon", "min_precision")
     known = {name: getattr(options, name) for name in names}
     settings, max_rounds = (
         check_settings(**known, tolerance=tolerance_of(today)),
@@ -81,6 +81,7 @@ def calibrate_run(
     if today is not None:
         result["today"]["monthly_bill"] = today.monthly_bill
     points = tuple(FrontierPoint(**point) for point in result.pop("frontier"))
+    correctness = result.pop("correctness")
     pooled = calibrate_pooled(score, final, settings=settings)
     notes = {
         **trained.notes,
@@ -88,7 +89,12 @@ def calibrate_run(
         "earlier_calibrations": keep_calibrations(trained.notes, result),
     }
     calibrated = replace(
-        trained, frontier=points, pooled_frontier=pooled, max_rounds=max_rounds, notes=notes
+        trained,
+        frontier=points,
+        pooled_frontier=pooled,
+        correctness=correctness,
+        max_rounds=max_rounds,
+        notes=notes,
     )
     where = {"bundle": str(bundle), "bundle_digest": save_bundle(calibrated, bundle)}
     return {"policy": name, **where, "unit": trained.unit, **result}
@@ -118,6 +124,7 @@ def check_settings(
     cost_confidence: float | None = None,
     horizon: int | None = None,
     tolerance: float | None = None,
+    min_precision: float | None = None,
 ) -> CalibrationSettings:
     """Return the settings of a calibration; refuse those for which there are no intervals."""
     for name, value in (("confidence", confidence), ("cost_confidence", cost_confidence)):
@@ -130,7 +137,11 @@ def check_settings(
         raise ConfigError(
             f"tolerance must be from 0 to below 1 (0.005 is half a point), got {tolerance}"
         )
-    return CalibrationSettings(confidence, cost_confidence, horizon, tolerance)
+    if min_precision is not None and not 0 < min_precision < 1:
+        raise ConfigError(
+            f"min_precision must be above 0 and below 1 (0.9 is 90 %), got {min_precision}"
+        )
+    return CalibrationSettings(confidence, cost_confidence, horizon, tolerance, min_precision)
 
 
 def tolerance_of(today: TodayOptions | None) -> float | None:
