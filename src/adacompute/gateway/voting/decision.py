@@ -26,7 +26,8 @@ class Decision:
     ``samples_used`` samples voted on the answer; an audit adds more to the session later.
     ``samples_planned`` is more than that only in shadow mode. ``chosen`` is the index of the sample
     that answers, −1 where none was parsed. ``p_correct`` is how likely it is right, and ``is_sure``
-    whether its precision is guaranteed; None is not known. ``prepare_s`` is the time before the first decision.
+    whether its precision is guaranteed; None is not known. ``prepare_s`` is the time before the
+    first decision.
     ``cost`` is in the unit of the bundle, and ``pacer`` is what the price came from, if it is not
     that of a budget of the request's own.
     """

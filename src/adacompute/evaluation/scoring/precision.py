@@ -1,0 +1,174 @@
+"""Precision: the largest share of the questions whose answers are right often enough.
+
+Candidates are fixed shares of the questions, those with the highest probability at the delivered
+price. The lowest probability of each is a threshold. At every pace, the answers above it are tested
+by an exact binomial test, on one order of each independent question, and Holm's correction covers
+all tests. A share is guaranteed if it passes at every pace. The answers were judged by models of
+other questions than theirs, and the delivered model is fitted to all: the guarantee is for
+questions like these, and not for a single one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from adacompute.core.types import BoolArray, FloatArray
+    from adacompute.evaluation.scoring.correctness import RankedAnswers
+
+SHARES = tuple(i / 10 for i in range(1, 11))
+"""Shares of the questions that are tested."""
+
+HALF = 0.5
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The share of the questions whose answers are right in at least ``target``.
+
+    Answers with a probability of at least ``threshold`` belong to it; both are None if no share
+    passed. ``observed`` is how many of its held-out answers were right, and ``low`` the least share
+    that is expected of the next ``horizon`` questions. ``questions_needed`` is about how many
+    questions would be needed for some share; None if there is one, or if none is in sight.
+    """
+
+    target: float
+    confidence: float
+    questions: int
+    share: float | None = None
+    threshold: float | None = None
+    observed: float | None = None
+    low: float | None = None
+    horizon: int | None = None
+    questions_needed: int | None = None
+
+    def __str__(self) -> str:
+        sure = f"{100 * self.confidence:.4g} % confidence"
+        least = f"at least {100 * self.target:.4g} % right"
+        if self.share is None:
+            told = f"No share of the answers is shown to be {least} on {self.questions} questions"
+            if self.questions_needed is None:
+                return f"{told}, and more questions would not change that."
+            return f"{told}: about {self.questions_needed:,} would be needed."
+        told = f"The surest {100 * self.share:.0f} %: {least} ({sure}, questions like these)."
+        if self.low is None:
+            return told
+        return f"{told} In the next {self.horizon:,} questions, at least {100 * self.low:.1f} %."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
+
+def find_precision(
+    ranked: RankedAnswers, target: float, *, confidence: float, horizon: int | None = None
+) -> Precision:
+    """Return the largest share of the questions that is shown to be right often enough."""
+    chances, rights = ranked.draw()
+    n_questions = len(chances[0])
+    known = Precision(target, confidence, n_questions)
+    if not ranked.is_informative:
+        return known
+    ranks = np.sort(chances[0])[::-1]
+    thresholds = [float(ranks[max(0, round(share * n_questions) - 1)]) for share in SHARES]
+    above = [[chance >= least for least in thresholds] for chance in chances]
+    results = [
+        [(int(right[own].sum()), int(own.sum())) for own in kept]
+        for right, kept in zip(rights, above, strict=True)
+    ]
+    p_values = np.array([[binomial_tail(*one, target) for one in row] for row in results])
+    passed = reject(p_values.ravel(), 1 - confidence).reshape(p_values.shape).all(axis=0)
+    if not passed.any():
+        needed = _count_needed(results[0], n_questions, target, confidence)
+        return Precision(target, confidence, n_questions, questions_needed=needed)
+    best = int(np.flatnonzero(passed)[-1])
+    right, size = results[0][best]
+    low = None
+    if horizon is not None:
+        low = predict_low(right, size, SHARES[best] * horizon, confidence)
+    return Precision(
+        target=target,
+        confidence=confidence,
+        questions=n_questions,
+        share=SHARES[best],
+        threshold=thresholds[best],
+        observed=right / size,
+        low=low,
+        horizon=horizon,
+    )
+
+
+def binomial_tail(right: int, size: int, chance: float) -> float:
+    """Return how likely at least so many of ``size`` are right if each is with a ``chance``.
+
+    >>> round(binomial_tail(9, 10, 0.5), 6)
+    0.010742
+    """
+    if right <= 0:
+        return 1.0
+    if chance <= 0 or chance >= 1:
+        return float(chance >= 1)
+    count = np.arange(1, size + 1)
+    choices = np.concatenate([[0.0], np.cumsum(np.log((size + 1 - count) / count))])
+    term = choices[right:] + np.arange(right, size + 1) * math.log(chance)
+    term = term + np.arange(size - right, -1, -1) * math.log1p(-chance)
+    largest = float(term.max())
+    return min(1.0, math.exp(largest) * float(np.exp(term - largest).sum()))
+
+
+def reject(p_values: FloatArray, risk: float) -> BoolArray:
+    """Return which hypotheses Holm's procedure rejects, all together at a risk.
+
+    >>> reject(np.array([0.01, 0.04, 0.03]), 0.05).tolist()
+    [True, False, False]
+    """
+    order = np.argsort(p_values)
+    limit = risk / np.arange(len(order), 0, -1)
+    n_rejected = int(np.cumprod(p_values[order] <= limit).sum())
+    found = np.zeros(len(order), dtype=np.bool_)
+    found[order[:n_rejected]] = True
+    return found
+
+
+def predict_low(right: int, size: int, n_next: float, confidence: float) -> float:
+    """Return the share that is right, at least, of so many next answers; 0 if there are none."""
+    chance = (right + 1) / (size + 2)
+    spread = math.sqrt(chance * (1 - chance) * (1 / size + 1 / max(n_next, 1.0)))
+    return max(0.0, right / size - NormalDist().inv_cdf(confidence) * spread)
+
+
+def _count_needed(
+    results: list[tuple[int, int]], n_questions: int, target: float, confidence: float
+) -> int | None:
+    """Return about how many questions would show some share, if its answers stay as they are."""
+    quantile = NormalDist().inv_cdf(1 - (1 - confidence) / (3 * len(SHARES)))
+    needed = []
+    for right, size in results:
+        gap = right / size - target
+        if gap > 0:
+            wanted = quantile**2 * target * (1 - target) / gap**2
+            needed.append(math.ceil(max(wanted, size + 1) * n_questions / size))
+    return min(needed, default=None)
+
+
+def describe_p_correct(found: Mapping[str, Any]) -> str:
+    """Say how well right answers are told from wrong ones, in one sentence."""
+    if not found["is_informative"]:
+        return (
+            "right answers are not told from wrong ones on these questions: each is taken to be "
+            f"right with {100 * found['base_rate']:.0f} %, as they are on average."
+        )
+    half = next(
+        one for one in found["curves"] if one["score"] == "p_correct" and one["share"] == HALF
+    )
+    return (
+        f"the surer half of the answers is right in {100 * half['accuracy']:.0f} %, all of them "
+        f"in {100 * found['base_rate']:.0f} %."
+    )
