@@ -149,20 +149,21 @@ def _fit_smooth(score: FloatArray, correct: FloatArray, question: IntArray) -> C
 def _fit_isotonic(score: FloatArray, correct: FloatArray, question: IntArray) -> Curve:
     """Fit steps that never fall, each with one more question of the base rate.
 
-    A step is written at the mean score of its rows.
+    A step is written at the lowest and at the highest score of its rows.
     """
     order = np.argsort(score, kind="stable")
     weight = question_weight(question)[order]
     base_rate = float(np.average(correct[order], weights=weight))
-    steps: list[list[float]] = []  # weight, right, and weighted score of each
+    steps: list[tuple[float, float, float, float]] = []  # weight, right, lowest, highest score
     for own, right, at in zip(weight, correct[order], score[order], strict=True):
-        steps.append([own, own * right, own * at])
+        steps.append((own, own * right, at, at))
         while len(steps) > 1 and steps[-2][1] * steps[-1][0] >= steps[-1][1] * steps[-2][0]:
-            last = steps.pop()
-            steps[-1] = [a + b for a, b in zip(steps[-1], last, strict=True)]
-    size, right, total = np.array(steps).T
-    chance = np.maximum.accumulate((right + base_rate) / (size + 1.0))
-    return Curve(tuple((total / size).tolist()), tuple(_to_log_odds(chance).tolist()))
+            (later, later_right, _, high), (size, own_right, low, _) = steps.pop(), steps.pop()
+            steps.append((size + later, own_right + later_right, low, high))
+    sizes, n_right, lowest, highest = np.array(steps).T
+    chance = np.maximum.accumulate((n_right + base_rate) / (sizes + 1.0))
+    ends = np.stack([lowest, highest], axis=1).ravel()
+    return Curve(tuple(ends.tolist()), tuple(np.repeat(_to_log_odds(chance), 2).tolist()))
 
 
 @dataclass(frozen=True, eq=False)

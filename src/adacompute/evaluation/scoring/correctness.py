@@ -178,24 +178,41 @@ class RankedAnswers:
         return self.area.low > CHANCE_AREA
 
     def measure_area(self, name: str) -> Interval:
-        """Return the area under the ROC curve of a score: how likely right answers rank higher."""
-        return self._bound(*_measure_area(self.delivered.scores[name], self.delivered.correct))
+        """Return the area under the ROC curve of a score: how likely right answers rank higher.
+
+        Answers are compared with those of the same fold: a fold with many right answers leaves few
+        for the training of its scores, so they are lower than those of other folds.
+        """
+        return self._bound(*self._measure_area(name))
+
+    def _measure_area(self, name: str) -> tuple[float, FloatArray]:
+        """Return the mean area over the folds, and the influence of each order on it."""
+        score, correct = self.delivered.scores[name], self.delivered.correct
+        fold, value = self.fold[self.question], 0.0
+        influence = np.zeros(len(score))
+        for f in np.unique(fold):
+            rows = np.flatnonzero(fold == f)
+            area, influence[rows] = _measure_area(score[rows], correct[rows])
+            value += area * len(rows) / len(score)
+        return value, influence
 
     def compare_areas(self, name: str, other: str) -> Interval:
         """Return how much larger the area of a score is than that of another one."""
-        (one, of_one), (two, of_two) = (
-            _measure_area(self.delivered.scores[i], self.delivered.correct) for i in (name, other)
-        )
+        (one, of_one), (two, of_two) = self._measure_area(name), self._measure_area(other)
         return self._bound(one - two, of_one - of_two)
 
     def trace(self, name: str) -> list[Interval]:
-        """Return the accuracy of the surest answers by a score, for each of the shares."""
+        """Return the accuracy of the surest answers of each fold, for each of the shares."""
         score, correct = self.delivered.scores[name], self.delivered.correct
-        order, found = np.argsort(-score, kind="stable"), []
-        for share in SHARES:
-            kept = np.zeros(len(score))
-            kept[order[: max(1, round(share * len(score)))]] = len(score)
-            kept /= kept.sum() / len(score)
+        fold, found = self.fold[self.question], []
+        above, tied = np.zeros((2, len(score)))
+        for f in np.unique(fold):
+            rows = np.flatnonzero(fold == f)
+            _, place, size = np.unique(-score[rows], return_inverse=True, return_counts=True)
+            above[rows] = ((np.cumsum(size) - size) / len(rows))[place]
+            tied[rows] = (size / len(rows))[place]
+        for share in SHARES:  # of tied answers, as many as are needed
+            kept = np.clip((share - above) / tied, 0.0, 1.0) / share
             accuracy = float((kept * correct).mean())
             found.append(self._bound(accuracy, kept * (correct - accuracy)))
         return found

@@ -1,0 +1,143 @@
+"""Guarantees on precision: exact tests, Holm's correction, and what is said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from adacompute.evaluation.scoring.correctness import LEARNED, EndedOrders, RankedAnswers
+from adacompute.evaluation.scoring.precision import (
+    Precision,
+    binomial_tail,
+    describe_p_correct,
+    find_precision,
+    predict_low,
+    reject,
+)
+from adacompute.policies.correctness import Ranking
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray
+
+RANKING = Ranking(np.zeros(1), np.ones(1), np.zeros(2), 0)
+
+
+def rank(n_questions: int, *, signal: float, seed: int = 0, n_orders: int = 2) -> RankedAnswers:
+    """Return answers whose scores tell how likely they are right, if there is a ``signal``."""
+    rng = np.random.default_rng(seed)
+    truth = np.repeat(rng.normal(size=n_questions) * 2, n_orders)
+    paces = []
+    for shift in (0.0, -0.1, 0.1):
+        chance = 1 / (1 + np.exp(-truth - shift))
+        correct = (rng.random(len(truth)) < chance).astype(float)
+        paces.append(EndedOrders(correct, {LEARNED: signal * truth}, np.empty((len(truth), 0))))
+    fold = np.arange(n_questions) % 5
+    group = np.arange(n_questions, dtype=np.uint64)
+    return RankedAnswers(tuple(paces), fold, group, RANKING, (1.0, 2.0, 0.5))
+
+
+def enumerate_tail(right: int, size: int, chance: float) -> float:
+    return sum(
+        math.comb(size, k) * chance**k * (1 - chance) ** (size - k) for k in range(right, size + 1)
+    )
+
+
+@pytest.mark.parametrize(("right", "size"), [(0, 5), (3, 5), (5, 5), (40, 60), (1, 200)])
+@pytest.mark.parametrize("chance", [0.02, 0.5, 0.9])
+def test_the_binomial_tail_is_exact(right: int, size: int, chance: float) -> None:
+    expected = enumerate_tail(right, size, chance)
+    assert binomial_tail(right, size, chance) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_binomial_tail_of_many_is_finite() -> None:
+    assert binomial_tail(900_000, 1_000_000, 0.9) == pytest.approx(0.5, abs=0.01)
+    assert binomial_tail(950_000, 1_000_000, 0.9) < 1e-300
+
+
+def test_holm_stops_at_the_first_that_it_keeps() -> None:
+    assert reject(np.array([0.02, 0.001, 0.03]), 0.05).tolist() == [True, True, True]
+    assert reject(np.array([0.03, 0.001, 0.02]), 0.05).tolist() == [True, True, True]
+    assert reject(np.array([0.026, 0.001, 0.03]), 0.05).tolist() == [False, True, False]
+
+
+def test_the_surest_answers_are_guaranteed_where_they_are_right() -> None:
+    found = find_precision(rank(4000, signal=1.0), 0.9, confidence=0.95)
+    assert found.share is not None
+    assert 0.1 <= found.share <= 0.5
+    assert found.observed is not None
+    assert found.observed > 0.9
+    assert found.threshold is not None
+    assert 0.7 < found.threshold < 1
+    assert str(found).startswith(f"The surest {100 * found.share:.0f} %: at least 90 % right")
+
+
+def test_a_smaller_precision_holds_for_more_answers() -> None:
+    ranked = rank(2000, signal=1.0)
+    shares = [find_precision(ranked, t, confidence=0.95).share or 0 for t in (0.6, 0.8, 0.95)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > shares[-1]
+
+
+def test_nothing_is_guaranteed_by_scores_that_say_nothing() -> None:
+    found = find_precision(rank(2000, signal=0.0), 0.55, confidence=0.95)
+    assert (found.share, found.threshold, found.questions_needed) == (None, None, None)
+    assert "more questions would not change that" in str(found)
+
+
+def test_it_says_how_many_questions_would_be_needed() -> None:
+    few = find_precision(rank(100, signal=1.0), 0.8, confidence=0.95)
+    assert few.share is None
+    assert few.questions_needed is not None
+    assert 100 < few.questions_needed < 5000
+    assert f"about {few.questions_needed:,} would be needed" in str(few)
+
+
+def test_a_prediction_for_fewer_questions_is_more_careful() -> None:
+    ranked = rank(2000, signal=1.0)
+    few, many = (find_precision(ranked, 0.8, confidence=0.95, horizon=n) for n in (50, 10_000))
+    assert few.low is not None
+    assert many.low is not None
+    assert few.low < many.low < (many.observed or 0)
+    assert "next 10,000 questions" in str(many)
+    assert predict_low(0, 10, 0.0, 0.95) == 0.0
+
+
+def test_copies_of_a_question_count_once() -> None:
+    ranked = rank(60, signal=1.0)
+    rows = np.repeat(np.arange(120).reshape(60, 2), 20, axis=0).ravel()
+    copies = RankedAnswers(
+        tuple(EndedOrders.join([one], rows) for one in ranked.paces),
+        np.repeat(ranked.fold, 20),
+        np.repeat(ranked.group, 20),
+        RANKING,
+        ranked.prices,
+    )
+    known = find_precision(copies, 0.7, confidence=0.95)
+    assert known.questions == 60
+    assert known.share == find_precision(ranked, 0.7, confidence=0.95).share
+
+
+def test_a_guarantee_is_seldom_wrong() -> None:
+    def truth(score: FloatArray) -> FloatArray:
+        return 1 / (1 + np.exp(-score))
+
+    wrong = 0
+    for seed in range(60):
+        ranked = rank(300, signal=1.0, seed=seed)
+        found = find_precision(ranked, 0.8, confidence=0.95)
+        if found.threshold is None:
+            continue
+        chosen = ranked.chances[0] >= found.threshold
+        wrong += truth(ranked.delivered.scores[LEARNED][chosen]).mean() < 0.8
+    assert wrong <= 4
+
+
+def test_the_sentence_about_probabilities_is_honest() -> None:
+    ranked = rank(400, signal=1.0)
+    assert "the surer half of the answers is right in" in describe_p_correct(ranked.describe())
+    assert "are not told from wrong ones" in describe_p_correct(rank(400, signal=0.0).describe())
+    assert str(replace(Precision(0.9, 0.95, 10), questions_needed=7)).endswith("needed.")
