@@ -35,9 +35,8 @@ def make_model(n_text: int = 2, n_arms: int = 1, **fields: Any) -> Correctness:
         np.linspace(-0.2, 0.4, size), np.full(size, 0.7), np.linspace(-0.3, 0.5, size + 1), n_text
     )
     curve = Curve((-2.0, 0.0, 3.0), (-1.5, 0.2, 2.0))
-    return Correctness(
-        **{"ranking": ranking, "curve": curve, "base_rate": 0.4, "is_informative": True} | fields
-    )
+    known: dict[str, Any] = {"ranking": ranking, "curve": curve, "base_rate": 0.4}
+    return Correctness(**known | {"is_informative": True} | fields)
 
 
 def test_a_ranking_separates_what_can_be_separated(rng: Rng) -> None:

@@ -35,6 +35,9 @@ RIDGE, TEXT_SCALE = 20.0, 0.5
 CURVE_RIDGE, CURVE_POINTS, CURVE_FOLDS = 1.0, 33, 5
 """Ridge penalty of a smooth curve, points that it is written as, and folds to choose a curve by."""
 
+MAX_STEPS = 2000
+"""Steps that isotonic regression begins with, at most."""
+
 TILT = 1e-3
 """Slope in log-odds that is added to a curve, so that no two ranks have the same probability."""
 
@@ -154,16 +157,19 @@ def _fit_isotonic(score: FloatArray, correct: FloatArray, question: IntArray) ->
     order = np.argsort(score, kind="stable")
     weight = question_weight(question)[order]
     base_rate = float(np.average(correct[order], weights=weight))
+    first = np.arange(0, len(order), -(-len(order) // MAX_STEPS))
+    sums = [np.add.reduceat(one, first) for one in (weight, weight * correct[order])]
+    ends = score[order][first], score[order][np.append(first[1:], len(order)) - 1]
     steps: list[tuple[float, float, float, float]] = []  # weight, right, lowest, highest score
-    for own, right, at in zip(weight, correct[order], score[order], strict=True):
-        steps.append((own, own * right, at, at))
+    for step in zip(*sums, *ends, strict=True):
+        steps.append(step)
         while len(steps) > 1 and steps[-2][1] * steps[-1][0] >= steps[-1][1] * steps[-2][0]:
             (later, later_right, _, high), (size, own_right, low, _) = steps.pop(), steps.pop()
             steps.append((size + later, own_right + later_right, low, high))
     sizes, n_right, lowest, highest = np.array(steps).T
     chance = np.maximum.accumulate((n_right + base_rate) / (sizes + 1.0))
-    ends = np.stack([lowest, highest], axis=1).ravel()
-    return Curve(tuple(ends.tolist()), tuple(np.repeat(_to_log_odds(chance), 2).tolist()))
+    at = np.stack([lowest, highest], axis=1).ravel()
+    return Curve(tuple(at.tolist()), tuple(np.repeat(_to_log_odds(chance), 2).tolist()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -183,9 +183,9 @@ class RankedAnswers:
         Answers are compared with those of the same fold: a fold with many right answers leaves few
         for the training of its scores, so they are lower than those of other folds.
         """
-        return self._bound(*self._measure_area(name))
+        return self._bound(*self.find_area(name))
 
-    def _measure_area(self, name: str) -> tuple[float, FloatArray]:
+    def find_area(self, name: str) -> tuple[float, FloatArray]:
         """Return the mean area over the folds, and the influence of each order on it."""
         score, correct = self.delivered.scores[name], self.delivered.correct
         fold, value = self.fold[self.question], 0.0
@@ -198,7 +198,7 @@ class RankedAnswers:
 
     def compare_areas(self, name: str, other: str) -> Interval:
         """Return how much larger the area of a score is than that of another one."""
-        (one, of_one), (two, of_two) = self._measure_area(name), self._measure_area(other)
+        (one, of_one), (two, of_two) = self.find_area(name), self.find_area(other)
         return self._bound(one - two, of_one - of_two)
 
     def trace(self, name: str) -> list[Interval]:
