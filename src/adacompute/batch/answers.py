@@ -7,6 +7,7 @@ content depends only on the samples: two runs with the same samples write the sa
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from adacompute.batch.questions import QuestionSource, read_arrays
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.storage.regular_files import write_table
 
@@ -56,6 +59,10 @@ ANSWER_COLUMNS: Mapping[str, tuple[Any, str]] = {
 """Type and meaning of the columns of answers, one row per question."""
 
 _SCHEMA = pa.schema([(name, kind) for name, (kind, _) in ANSWER_COLUMNS.items()])
+
+UNSURE_READ = ("question_id", "answer", "p_correct", "sure")
+UNSURE_COLUMNS = ("question_id", "question", "answer", "p_correct")
+"""Columns of answers that the unsure ones are found by, and of the file of unsure ones."""
 
 AMOUNTS = ("cost", "allowance")
 """Columns that are integer amounts here, and in the unit in files."""
@@ -180,3 +187,28 @@ class AnswerParts:
             columns[name] = [amount / self._per_unit for amount in columns[name]]
         columns["position"] = [row.position + self._offset for row in rows]
         return columns
+
+
+def write_unsure(parts: Sequence[Path], source: QuestionSource, path: Path) -> int:
+    """Write the questions whose answers are not sure, for people; return how many there are.
+
+    The file has the columns ``question_id``, ``question``, ``answer`` and ``p_correct``.
+    """
+    n_unsure, partial = 0, path.with_suffix(".part")
+    with partial.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(UNSURE_COLUMNS)
+        for part in parts:
+            table = pq.read_table(part, columns=["position", *UNSURE_READ])
+            is_unsure = pc.invert(pc.fill_null(table["sure"], value=False))
+            rows = {row.pop("position"): row for row in table.filter(is_unsure).to_pylist()}
+            if not rows:
+                continue
+            known = {"start": min(rows), "stop": max(rows) + 1, "block_size": PART_ROWS}
+            for block in read_arrays(source, **known):
+                for position in sorted(rows.keys() & range(block.position, block.stop)):
+                    row, text = rows[position], block.texts[position - block.position].as_py()
+                    lines.writerow([row["question_id"], text, row["answer"], row["p_correct"]])
+            n_unsure += len(rows)
+    partial.replace(path)
+    return n_unsure

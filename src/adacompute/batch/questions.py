@@ -128,6 +128,11 @@ class QuestionArrays(NamedTuple):
     ids: pa.Array
     texts: pa.Array
 
+    @property
+    def stop(self) -> int:
+        """The position after the last question."""
+        return self.position + len(self.ids)
+
 
 def open_questions(
     paths: Sequence[str], columns: Mapping[str, str] | None = None

@@ -46,7 +46,9 @@ def _print_plan(result: Result) -> None:
 
 def _print_batch(result: Result) -> None:
     """Print what a batch did."""
-    unit = result["unit"]
+    unit, unsure = result["unit"], {}
+    if result["unsure"] is not None:
+        unsure = {"Not sure": f"{result['unsure']:,}, in {result['unsure_answers']}"}
     print_values(
         "Batch",
         {
@@ -61,5 +63,6 @@ def _print_batch(result: Result) -> None:
             "Without an answer": result["unanswered"],
             "Errors": result["error"],
             "Answers": format_value(result["answers"]),
+            **unsure,
         },
     )

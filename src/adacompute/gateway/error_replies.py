@@ -14,7 +14,7 @@ from adacompute.gateway.accounting.caps import NotPriced
 from adacompute.gateway.connection.bodies_in_flight import TooManyBytes
 from adacompute.gateway.connection.exchange import JSON, Exchange, TooLarge
 from adacompute.gateway.requests.openai_replies import write_error
-from adacompute.gateway.requests.refusals import BadRequest, Forbidden
+from adacompute.gateway.requests.refusals import BadRequest, Forbidden, NotSure
 from adacompute.gateway.voting.request_model import UpstreamRejected
 from adacompute.models.connection.endpoint import Unavailable
 from adacompute.spending.caps.meter import CapReached
@@ -55,6 +55,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "model_max_concurrency": (429, "too many requests for the model are in flight"),
     "model_requests_per_minute": (429, "too many requests for the model in a minute"),
     "too_many_connections": (429, "the address has 100 connections"),
+    "not_sure": (422, "the answer is not sure enough, and ``unsure`` is ``refuse``"),
     "headers_too_large": (431, "the headers have more than 32 KiB, or are more than 100"),
     "url_too_long": (431, "the URL has more than 8 KiB"),
     "body_bytes_in_flight": (503, "bodies in flight are above eight times ``max_body_mb``"),
@@ -117,6 +118,8 @@ async def send_error(
             await _send_upstream_error(exchange, error, redact)
         case Forbidden():
             await send_rejection(exchange, 403, str(error), error.code, error.param)
+        case NotSure():
+            await send_rejection(exchange, 422, str(error), "not_sure")
         case BadRequest():
             await exchange.fail(400, str(error), "invalid_request_error", param=error.param)
         case TooLarge():

@@ -202,6 +202,11 @@ class ServeOptions:
     host: str | None = option("Address to listen on (default: 127.0.0.1).", None)
     port: int | None = option("Port to listen on (default: 8000).", None)
     workers: int | None = option("Number of processes (default: 1).", None)
+    unsure: str | None = option(
+        "What unsure answers get: a header, or 422 (default: flag).",
+        None,
+        choices=("flag", "refuse"),
+    )
     accept_verdict: bool = option("Serve a policy whose verdict is not 'gain'.", False)
     check: bool = option("Check the configuration and exit.", False)
     config: Sequence[str] = option(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from adacompute.batch.answers import write_unsure
 from adacompute.batch.calls import BatchArm
 from adacompute.batch.job import JOB, BatchJob, BatchSettings
 from adacompute.batch.passes import Span
@@ -40,6 +42,9 @@ from adacompute.stages.batch_plan import (
     read_total,
 )
 from adacompute.stages.inputs import no_progress, read_api_key
+
+UNSURE = "unsure.csv"
+"""File in the directory of a batch with the answers that are not sure, for people."""
 
 
 @takes(BatchOptions)
@@ -88,7 +93,16 @@ def run_batch(
         job = BatchJob(span=Span.all(source), bundle=bundle, grader=load_grader(grader), **shared)
         job.on_progress = lambda done: progress(str(done))
         result = servers.run(job)
-    return result | {"price": plan.price, "expected_cost": plan.expected_cost}
+    result |= {"price": plan.price, "expected_cost": plan.expected_cost}
+    return result | _write_unsure(bundle, source, options.out)
+
+
+def _write_unsure(bundle: Bundle, source: QuestionSource, out: Path) -> dict[str, Any]:
+    """Write the unsure answers to a file of their own, if the bundle tells them from others."""
+    if bundle.correctness is None or bundle.correctness.threshold is None:
+        return {"unsure": None, "unsure_answers": None}
+    path, parts = out / UNSURE, sorted(out.glob("**/answers/part-*.parquet"))
+    return {"unsure": write_unsure(parts, source, path), "unsure_answers": str(path)}
 
 
 def _check_bundle(bundle: Bundle, options: BatchOptions, *, mean: float) -> None:

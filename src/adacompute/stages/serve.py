@@ -72,6 +72,8 @@ def configure(options: ServeOptions) -> Config:
     of_model = {name: values.pop(name) for name in OF_MODEL & values.keys()}
     if options.accept_verdict:
         of_model["accept_verdict"] = True
+    if options.unsure is not None:
+        of_model["unsure"] = options.unsure
     if options.bundle is not None:
         values["models"] = _one_model(options.bundle, options, of_model)
     elif of_model:

@@ -25,6 +25,10 @@ class Forbidden(BadRequest):
         self.code = code
 
 
+class NotSure(BadRequest):
+    """A request whose answer is not sure enough to be sent."""
+
+
 def show(value: object) -> str:
     """Return a client's value as a message repeats it.
 

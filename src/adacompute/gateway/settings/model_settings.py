@@ -13,6 +13,10 @@ from adacompute.core.errors import ConfigError
 from adacompute.gateway.requests.answer_field import check_pointer
 from adacompute.gateway.settings.settings import as_table, check_positive
 
+FLAG, REFUSE = "flag", "refuse"
+UNSURE = (FLAG, REFUSE)
+"""What to do with answers that are not sure."""
+
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _MODEL_LIMITS = (
     "max_rounds",
@@ -47,6 +51,10 @@ class ModelConfig:
     """Rounds of samples per request. It must be what the price was calibrated with."""
     deadline_s: float | None = None
     """Start no round after this many seconds; cancel the rest when a sample has arrived."""
+    unsure: str = FLAG
+    """What an answer gets whose precision is not guaranteed: ``flag`` says so in a header,
+    ``refuse`` answers 422 in its place. It needs a bundle that was fitted with
+    ``--min-precision``."""
     accept_verdict: bool = False
     """Serve a policy whose verdict is loss, no gain or inconclusive."""
     pacing: bool = True
@@ -83,6 +91,8 @@ class ModelConfig:
                 f"bundle_digest must be 64 hexadecimal digits, not {self.bundle_digest!r}: copy "
                 "what 'adacompute fit' printed"
             )
+        if self.unsure not in UNSURE:
+            raise ConfigError(f"unsure must be {' or '.join(UNSURE)}, not {self.unsure!r}")
         if self.answer_field is not None:
             check_pointer(self.answer_field, "answer_field")
         for name in _MODEL_LIMITS:

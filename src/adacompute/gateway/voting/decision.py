@@ -64,6 +64,16 @@ class Decision:
         """Note how likely the answer is right, before an audit adds samples."""
         self.p_correct, self.is_sure = self.session.p_correct, self.session.is_sure
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the answer is less sure than those whose precision is guaranteed.
+
+        It does not matter at which price the precision was tested.
+        """
+        model = self.session.progress.bundle.correctness
+        least = None if model is None else model.threshold
+        return least is not None and (self.p_correct is None or self.p_correct < least)
+
     def settle(self) -> None:
         """Report the cost to the pacer, once; a request that cost nothing is none to it."""
         pacer, self.pacer = self.pacer, None

@@ -19,7 +19,7 @@ from adacompute.core.signals import SCORE
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.model_settings import ModelConfig
+from adacompute.gateway.settings.model_settings import REFUSE, ModelConfig
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.virtual_model import SampledModel, VirtualModel
 from adacompute.graders.grader import Grader, load_grader
@@ -30,7 +30,12 @@ from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundles.bundle import NOT_JUDGED, Bundle, load_bundle
-from adacompute.policies.bundles.bundle_checks import check_arms, check_signals, check_verdict
+from adacompute.policies.bundles.bundle_checks import (
+    check_arms,
+    check_precision,
+    check_signals,
+    check_verdict,
+)
 from adacompute.sampling.grading import Grading
 from adacompute.spending.token_prices import (
     TokenPriceList,
@@ -80,6 +85,8 @@ def make_model(
     if grader is None and graded_by is None:
         raise BundleError(f"{given.bundle} does not name a grader: give one")
     _check_calibration(given, bundle)
+    if given.unsure == REFUSE:
+        check_precision(bundle, given.bundle)
     virtual = VirtualModel(
         name=name,
         model=model,
@@ -89,6 +96,7 @@ def make_model(
         max_rounds=bundle.max_rounds,
         max_output_tokens=given.max_output_tokens or config.max_output_tokens,
         deadline_s=given.deadline_s,
+        unsure=given.unsure,
         shadow=given.shadow,
         audit_share=given.audit_share,
         audit_max_share=given.audit_max_share,

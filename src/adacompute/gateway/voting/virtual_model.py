@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from adacompute.gateway.settings.model_settings import FLAG
 from adacompute.graders.grader import Grader
 from adacompute.models.messages import Capabilities
 from adacompute.models.scorer import HttpScorer
@@ -42,6 +43,7 @@ class VirtualModel:
     max_output_tokens: int | None = None
     deadline_s: float | None = None
     shadow: bool = False
+    unsure: str = FLAG
     audit_share: float = 0.0
     audit_max_share: float = 0.05
     price_list: TokenPriceList = field(default_factory=dict)

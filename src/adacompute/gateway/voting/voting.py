@@ -32,7 +32,9 @@ from adacompute.gateway.requests.openai_replies import (
     usage_event,
 )
 from adacompute.gateway.requests.openai_requests import VirtualRequest
+from adacompute.gateway.requests.refusals import NotSure
 from adacompute.gateway.settings.config import Config
+from adacompute.gateway.settings.model_settings import REFUSE
 from adacompute.gateway.voting.decision import Decision, Outcome
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.request_model import RequestModel, at_pointer, write_length
@@ -124,7 +126,7 @@ class Voting:
         """Sample and answer, in the form that the request asks for."""
         if self.engine.virtual.shadow:
             await self._forward(exchange, request, decision, is_shadow=True)
-        elif request.stream and self.engine.ends_after_one_sample(decision):
+        elif request.stream and self._sends_at_once and self.engine.ends_after_one_sample(decision):
             await self._forward(exchange, request, decision, is_shadow=False)
         elif request.stream:
             await self._stream(exchange, request, decision)
@@ -186,6 +188,8 @@ class Voting:
             self._account.record_abandoned(self.engine, decision, model)
             raise
         self._record(exchange, outcome)
+        if not self._sends_at_once and decision.is_unsure:
+            raise NotSure(_describe_unsure(decision))
         return outcome
 
     async def _with_keepalive(
@@ -203,6 +207,11 @@ class Voting:
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task})
+
+    @property
+    def _sends_at_once(self) -> bool:
+        """Whether an answer can be sent before it is known how sure it is."""
+        return self.engine.virtual.unsure != REFUSE
 
     @property
     def counts_all(self) -> bool:
@@ -327,6 +336,13 @@ def _write_events(request: VirtualRequest, outcome: Outcome, head: StreamHead) -
 def _hides_logprobs(request: VirtualRequest, outcome: Outcome) -> bool:
     """Whether the policy asked for log-probabilities that the client did not ask for."""
     return outcome.model.want_logprobs and not request.has_logprobs
+
+
+def _describe_unsure(decision: Decision) -> str:
+    """Say how sure an answer is that is not sent."""
+    if decision.p_correct is None:
+        return "no answer was found that could be sure"
+    return f"the answer is not sure enough: it is right with {decision.p_correct:.0%}"
 
 
 def _decision_headers(decision: Decision) -> Headers:

@@ -22,6 +22,15 @@ def check_verdict(bundle: Bundle, budget: float, *, path: str, is_accepted: bool
         )
 
 
+def check_precision(bundle: Bundle, path: str) -> None:
+    """Refuse a bundle without a guarantee, where unsure answers are to be told from others."""
+    if bundle.correctness is None or bundle.correctness.threshold is None:
+        raise BundleError(
+            f"{path} guarantees no precision, so no answer is sure: fit it with --min-precision "
+            "and a precision that some of its answers reach"
+        )
+
+
 def check_arms(bundle: Bundle, path: str) -> None:
     """Refuse a policy over several arms that does not say how they are sampled."""
     policy = bundle.policy
