@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,30 @@ def test_the_shipped_policy_answers_a_file(questions: Path, options: BatchOption
     for named, other in changed.items():
         with pytest.raises(ConfigError, match=f"belongs to a batch (with|of) {named}"):
             answer(questions, replace(other, base_urls=urls))
+
+
+def test_unsure_answers_go_to_a_file_of_their_own(
+    questions: Path, options: BatchOptions, tmp_path: Path
+) -> None:
+    bundle = load_bundle_of(options)
+    sure = replace(bundle.correctness, threshold=0.4, prices=(0.0, 1.0))
+    save_bundle(replace(bundle, correctness=sure), tmp_path / "sure")
+    with serve_fake() as fake:
+        result = answer(
+            questions, replace(options, base_urls=(fake.base_url,), bundle=tmp_path / "sure")
+        )
+    answers = pq.read_table(options.out / "answers").to_pylist()
+    unsure = [one for one in answers if one["sure"] is not True]
+    assert {one["sure"] for one in answers if one["answer"] is not None} == {False, True}
+    assert all((one["p_correct"] >= 0.4) is one["sure"] for one in answers if one["answer"])
+    with Path(result["unsure_answers"]).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(unsure) == result["unsure"]
+    texts = [json.loads(line) for line in questions.read_text().splitlines()]
+    for row, one in zip(rows, unsure, strict=True):
+        assert row["question_id"] == one["question_id"]
+        assert row["question"] == texts[one["position"]]["text"]
+        assert row["answer"] == (one["answer"] or "")
 
 
 def test_only_the_plan_is_written_without_a_server(questions: Path, options: BatchOptions) -> None:

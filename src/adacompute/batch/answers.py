@@ -200,7 +200,7 @@ def write_unsure(parts: Sequence[Path], source: QuestionSource, path: Path) -> i
         lines.writerow(UNSURE_COLUMNS)
         for part in parts:
             table = pq.read_table(part, columns=["position", *UNSURE_READ])
-            is_unsure = pc.invert(pc.fill_null(table["sure"], value=False))
+            is_unsure = pc.invert(pc.fill_null(table["sure"], False))
             rows = {row.pop("position"): row for row in table.filter(is_unsure).to_pylist()}
             if not rows:
                 continue
