@@ -1,4 +1,4 @@
-"""How well answers are told apart that are right from those that are wrong, on recorded sets.
+"""How well answers are that are right are separated from those that are wrong, on recorded sets.
 
 ``python -m benchmarks.correctness score DIR`` measures ``p_correct``, agreement and mean
 log-probability on all recorded sets with at least 100 questions, at two samples per question, in

@@ -32,7 +32,7 @@ Population = Callable[..., Rows]
 Write = Callable[[Path, Rows], Path]
 Examples = dict[str, tuple[object, ...]]
 COMMANDS = cli.list_commands()
-MAX_OPTIONS, MAX_RESEARCH_OPTIONS = 12, 20
+MAX_OPTIONS, MAX_RESEARCH_OPTIONS = 13, 20
 
 
 EVALUATE = ("--budgets", "1.5,2", "--levels", "1,2", "--policies", "fixed,mixture,oracle")

@@ -139,5 +139,7 @@ def test_a_guarantee_is_seldom_wrong() -> None:
 def test_the_sentence_about_probabilities_is_honest() -> None:
     ranked = rank(400, signal=1.0)
     assert "the surer half of the answers is right in" in describe_p_correct(ranked.describe())
-    assert "are not told from wrong ones" in describe_p_correct(rank(400, signal=0.0).describe())
+    assert "cannot be separated from wrong ones" in describe_p_correct(
+        rank(400, signal=0.0).describe()
+    )
     assert str(replace(Precision(0.9, 0.95, 10), questions_needed=7)).endswith("needed.")

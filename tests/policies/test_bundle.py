@@ -183,7 +183,7 @@ def test_invalid_json_is_rejected(tmp_path: Path, text: str) -> None:
 def test_other_format_versions_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     check_rejected(
-        tmp_path, "format (None|2|3), .* format 7: run 'adacompute research train' again"
+        tmp_path, "format (None|2|3), .* format 8: run 'adacompute research train' again"
     )
 
 

@@ -68,7 +68,7 @@ class Calibration(Tabular):
     ``max_budget`` is the most that the policy spends: a larger budget is not used, and `calibrate`
     warns of it.
     ``today`` says what is saved, if it is known what is run today. ``p_correct`` says how well
-    right answers are told from wrong ones, and ``precision`` what is guaranteed of the surest.
+    right answers are separated from wrong ones, and ``precision`` what is guaranteed of the surest.
     ``frontier`` holds the cost and the accuracy of each price; it is also the table of the result.
     ``gain``, which is ``gain_by_allocation``, is over the baseline, the best mixture of uniform
     levels with weighted votes. ``gain_by_votes`` is what the weights gain in it over equal votes,
@@ -219,10 +219,9 @@ def calibrate(
     ``policy.frontier_``. By default the expected cost is the budget; with ``cost_confidence`` an
     upper bound of it is. With ``horizon`` costs are predicted for that many next questions, else
     for the long run. If the interval of the gain contains zero and lies within half a point of it,
-    the verdict is no gain. With ``min_precision``, ``policy.precision_`` is the largest share of
-    the questions whose answers are right at least that often. With ``max_rounds`` the price is for
-    that many rounds of samples per question. ``progress`` is called with the name of each step;
-    True prints them to standard error.
+    the verdict is no gain. ``policy.precision_`` is the largest share of the questions whose
+    answers are right at least as often as ``min_precision``. With ``max_rounds`` the price is for
+    so many rounds per question. ``progress`` is called with each step; True prints them.
     """
     estimator = as_estimator(policy)
     estimator.check_fitted_to(samples)
@@ -239,8 +238,7 @@ def calibrate(
     pooled = calibrate_pooled(score, final, settings=settings)
     estimator.keep_calibration(frontier, pooled, found.pop("correctness"), found)
     if policy is not estimator and hasattr(policy, "fit"):  # of another base class
-        policy.frontier_ = frontier  # type: ignore[union-attr]
-        policy.precision_ = estimator.precision_  # type: ignore[union-attr]
+        vars(policy).update(frontier_=frontier, precision_=estimator.precision_)
     about: dict[str, Any] = {"policy": estimator.row_name, "unit": samples.unit}
     for new, old in RENAMED.items():
         about[new] = found.pop(old)

@@ -135,7 +135,7 @@ def _print_verdict(result: Result) -> None:
 
 
 def print_sure(result: Result) -> None:
-    """Print how well right answers are told from wrong ones, and what is guaranteed."""
+    """Print how well right answers are separated from wrong ones, and what is guaranteed."""
     from adacompute.evaluation.scoring.precision import Precision, describe_p_correct
 
     if result["p_correct"] is not None:

@@ -44,7 +44,7 @@ TILT = 1e-3
 ROUNDING = 1e-9
 """Relative difference up to which two prices are the same."""
 
-LEAST = 1e-6
+MIN_CHANCE = 1e-6
 """Probabilities are at least this far from 0 and 1."""
 
 Rows = tuple["FloatArray", "FloatArray", "IntArray"]
@@ -52,7 +52,7 @@ Rows = tuple["FloatArray", "FloatArray", "IntArray"]
 
 
 def _to_log_odds(chance: FloatArray) -> FloatArray:
-    inside = np.clip(chance, LEAST, 1 - LEAST)
+    inside = np.clip(chance, MIN_CHANCE, 1 - MIN_CHANCE)
     return np.asarray(np.log(inside) - np.log1p(-inside))
 
 
@@ -80,7 +80,7 @@ class Ranking:
         """Fit the score to rows whose vectors end with ``n_text`` columns of the text."""
         vector, correct, question = rows
         mean, spread = vector.mean(axis=0), vector.std(axis=0)
-        scale = np.where(spread > LEAST, 1 / np.maximum(spread, LEAST), 0.0)
+        scale = np.where(spread > MIN_CHANCE, 1 / np.maximum(spread, MIN_CHANCE), 0.0)
         scale[len(scale) - n_text :] *= TEXT_SCALE
         ranking = Ranking(mean, scale, np.zeros(len(mean) + 1), n_text)
         weight = 1.0 / max(1.0, len(question) / max(1, len(np.unique(question))))
@@ -125,7 +125,7 @@ def fit_curve(rows: Rows) -> Curve:
 
 
 def _log_loss(chance: FloatArray, correct: FloatArray) -> float:
-    inside = np.clip(chance, LEAST, 1 - LEAST)
+    inside = np.clip(chance, MIN_CHANCE, 1 - MIN_CHANCE)
     return -float((correct * np.log(inside) + (1 - correct) * np.log(1 - inside)).sum())
 
 

@@ -148,16 +148,6 @@ class QuestionProgress:
             missing.append("mean_logprob")
         return missing
 
-    def predict_correct(self) -> float | None:
-        """Return how likely the winner of the vote is right; None if the bundle cannot say."""
-        correctness, policy = self.bundle.correctness, self.bundle.policy
-        if correctness is None:
-            return None
-        text: list[float] = []
-        if self.features is not None:
-            text = policy.describe_text(self.features)[0].tolist()
-        return correctness.predict_one(self.answers, self.evidence, self.arms, text)
-
     def vote(self) -> int:
         """Index of the sample that wins the vote, −1 if none was parsed.
 

@@ -272,7 +272,13 @@ class Session:
     @property
     def p_correct(self) -> float | None:
         """How likely the answer is right; None without one, or if the bundle cannot say."""
-        return None if self.chosen is None else self.progress.predict_correct()
+        progress = self.progress
+        correctness, text = progress.bundle.correctness, list[float]()
+        if correctness is None or self.chosen is None:
+            return None
+        if progress.features is not None:
+            text = progress.bundle.policy.describe_text(progress.features)[0].tolist()
+        return correctness.predict_one(self.answers, progress.evidence, progress.arms, text)
 
     @property
     def is_sure(self) -> bool | None:

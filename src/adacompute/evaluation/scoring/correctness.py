@@ -41,7 +41,7 @@ N_BINS = 10
 """Equally filled bins of the calibration error."""
 
 SHARES = tuple(i / 10 for i in range(1, 11))
-"""Shares of the questions, the surest first, that accuracy is told for."""
+"""Shares of the questions, the surest first, that accuracy is given for."""
 
 CHANCE_AREA = 0.5
 """Area under the ROC curve of a score that says nothing."""
@@ -174,7 +174,7 @@ class RankedAnswers:
 
     @property
     def is_informative(self) -> bool:
-        """Whether what was learned tells right answers from wrong ones."""
+        """Whether what was learned separates right answers from wrong ones."""
         return self.area.low > CHANCE_AREA
 
     def measure_area(self, name: str) -> Interval:

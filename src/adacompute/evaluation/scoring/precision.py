@@ -51,16 +51,16 @@ class Precision:
 
     def __str__(self) -> str:
         sure = f"{100 * self.confidence:.4g} % confidence"
-        least = f"at least {100 * self.target:.4g} % right"
+        wanted = f"at least {100 * self.target:.4g} % right"
         if self.share is None:
-            told = f"No share of the answers is shown to be {least} on {self.questions} questions"
+            none = f"No share of the answers is shown to be {wanted} on {self.questions} questions"
             if self.questions_needed is None:
-                return f"{told}, and more questions would not change that."
-            return f"{told}: about {self.questions_needed:,} would be needed."
-        told = f"The surest {100 * self.share:.0f} %: {least} ({sure}, questions like these)."
+                return f"{none}, and more questions would not change that."
+            return f"{none}: about {self.questions_needed:,} would be needed."
+        found = f"The surest {100 * self.share:.0f} %: {wanted} ({sure}, questions like these)."
         if self.low is None:
-            return told
-        return f"{told} In the next {self.horizon:,} questions, at least {100 * self.low:.1f} %."
+            return found
+        return f"{found} In the next {self.horizon:,} questions, at least {100 * self.low:.1f} %."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -78,7 +78,7 @@ def find_precision(
         return known
     ranks = np.sort(chances[0])[::-1]
     thresholds = [float(ranks[max(0, round(share * n_questions) - 1)]) for share in SHARES]
-    above = [[chance >= least for least in thresholds] for chance in chances]
+    above = [[chance >= one for one in thresholds] for chance in chances]
     results = [
         [(int(right[own].sum()), int(own.sum())) for own in kept]
         for right, kept in zip(rights, above, strict=True)
@@ -159,11 +159,11 @@ def _count_needed(
 
 
 def describe_p_correct(found: Mapping[str, Any]) -> str:
-    """Say how well right answers are told from wrong ones, in one sentence."""
+    """Say how well right answers can be separated from wrong ones, in one sentence."""
     if not found["is_informative"]:
         return (
-            "right answers are not told from wrong ones on these questions: each is taken to be "
-            f"right with {100 * found['base_rate']:.0f} %, as they are on average."
+            "right answers cannot be separated from wrong ones on these questions: each is "
+            f"taken to be right with {100 * found['base_rate']:.0f} %, the mean of all."
         )
     half = next(
         one for one in found["curves"] if one["score"] == "p_correct" and one["share"] == HALF

@@ -36,7 +36,6 @@ from adacompute.evaluation.scoring.precision import find_precision
 from adacompute.evaluation.scoring.savings import INCONCLUSIVE, state_saving
 from adacompute.evaluation.scoring.today import Today, TodayScore
 from adacompute.policies.bundles.bundle import FrontierPoint
-from adacompute.policies.correctness import Correctness
 
 MIN_QUESTIONS = 40
 """With fewer questions, an interval is wider than any possible gain."""
@@ -115,7 +114,6 @@ def calibrate(
     experiment.pool.check_budget(budget)
     point = frontier.find(budget)
     found = frontier.describe(point)
-    p_correct, precision, correctness = _judge_answers(frontier, point)
     return {
         "budget": budget,
         **_judge_point(score, point, settings, budget),
@@ -132,9 +130,7 @@ def calibrate(
         "retry_gain": measure_retry_gain(experiment, point.cost).value,
         "max_budget": frontier.budget_of(frontier.points[-1]),
         "today": about,
-        "p_correct": p_correct,
-        "precision": precision,
-        "correctness": correctness,
+        **_judge_answers(frontier, point),
         "frontier": list_frontier(frontier, point, price=found["price"]),
     }
 
@@ -160,19 +156,21 @@ def _judge_point(
     }
 
 
-def _judge_answers(
-    frontier: PriceFrontier, point: CurvePoint
-) -> tuple[dict[str, Any] | None, dict[str, Any] | None, Correctness | None]:
-    """Return how well right answers are told from wrong ones, what is guaranteed, and the model."""
+def _judge_answers(frontier: PriceFrontier, point: CurvePoint) -> dict[str, Any]:
+    """Return how well right and wrong answers are separated, what is guaranteed, and the model."""
     settings, ranked = frontier.settings, rank_answers(frontier, point)
     if ranked is None:
-        return None, None, None
-    if settings.min_precision is None:
-        return ranked.describe(), None, ranked.fit()
-    wanted = settings.min_precision
-    known: dict[str, Any] = {"confidence": settings.confidence, "horizon": settings.horizon}
-    precision = find_precision(ranked, wanted, **known)
-    return ranked.describe(), precision.to_dict(), ranked.fit(precision.threshold)
+        return dict.fromkeys(("p_correct", "precision", "correctness"))
+    precision, threshold = None, None
+    if settings.min_precision is not None:
+        known: dict[str, Any] = {"confidence": settings.confidence, "horizon": settings.horizon}
+        precision = find_precision(ranked, settings.min_precision, **known)
+        threshold = precision.threshold
+    return {
+        "p_correct": ranked.describe(),
+        "precision": precision and precision.to_dict(),
+        "correctness": ranked.fit(threshold),
+    }
 
 
 def round_up(value: float) -> float:

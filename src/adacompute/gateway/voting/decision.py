@@ -71,8 +71,8 @@ class Decision:
         It does not matter at which price the precision was tested.
         """
         model = self.session.progress.bundle.correctness
-        least = None if model is None else model.threshold
-        return least is not None and (self.p_correct is None or self.p_correct < least)
+        limit = None if model is None else model.threshold
+        return limit is not None and (self.p_correct is None or self.p_correct < limit)
 
     def settle(self) -> None:
         """Report the cost to the pacer, once; a request that cost nothing is none to it."""

@@ -289,8 +289,6 @@ class Voting:
         if request.debug:
             debug = {
                 "answers": decision.session.values,
-                "p_correct": decision.p_correct,
-                "sure": decision.is_sure,
                 "rounds": decision.session.rounds,
                 "calls": len(outcome.model.calls),
                 "budget": decision.budget,
@@ -299,6 +297,8 @@ class Voting:
                 "decision_ms": round(decision.decision_s * 1e3, 3),
                 "cost": self.engine.cost(outcome.model.calls),
             }
+            if decision.p_correct is not None:
+                debug |= {"p_correct": decision.p_correct, "sure": decision.is_sure}
             headers.append((b"x-adacompute-debug", json.dumps(debug).encode()))
         return headers
 

@@ -23,7 +23,7 @@ def check_verdict(bundle: Bundle, budget: float, *, path: str, is_accepted: bool
 
 
 def check_precision(bundle: Bundle, path: str) -> None:
-    """Refuse a bundle without a guarantee, where unsure answers are to be told from others."""
+    """Refuse a bundle without a guarantee, where unsure answers are treated differently."""
     if bundle.correctness is None or bundle.correctness.threshold is None:
         raise BundleError(
             f"{path} guarantees no precision, so no answer is sure: fit it with --min-precision "
