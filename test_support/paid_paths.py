@@ -18,6 +18,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from adacompute.cli.main import list_commands
+from adacompute.cli.options import Setting
 from adacompute.core.types import make_levels
 from adacompute.gateway.settings.config import read_config
 from adacompute.models.capabilities_cache import cache_path, save_cached
@@ -128,9 +130,17 @@ def batch(folder: Path, fake: FakeUpstream, **more: object) -> list[str]:
 
 def _command(folder: Path, name: str, options: dict[str, object]) -> list[str]:
     own = {"run", "out", "bundle", "token-prices"}
+    settings = {
+        option
+        for one in list_commands()[name].params
+        if isinstance(one, Setting)
+        for option in one.opts
+    }
     words = [name, str(folder / "questions.jsonl"), "--json"]
     for option, value in options.items():
-        words += [f"--{option}", str(folder / str(value) if option in own else value)]
+        given = str(folder / str(value) if option in own else value)
+        is_setting = f"--{option}" in settings
+        words += ["--config", f"{option}={given}"] if is_setting else [f"--{option}", given]
     return words
 
 

@@ -214,4 +214,4 @@ def test_duplicate_samples_are_refused(
     rows = population()
     source = write_samples(tmp_path / "twice.parquet", [*rows, rows[5]])
     sentence = call("research import", source, "--run", tmp_path / "run").refused()
-    assert "holds sample 1 of question 'q1' 2 times" in sentence
+    assert "sample 1 of question 'q1' is there 2 times" in sentence
