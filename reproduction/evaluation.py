@@ -12,6 +12,7 @@ from typing import Any
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.progress import no_progress
 from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.features.embedding import pin_encoder
 from adacompute.policies.episode import FIRST_SEEN
@@ -19,7 +20,6 @@ from adacompute.stages.evaluate import TEXT_POLICIES
 from adacompute.stages.inputs import (
     describe_subsample,
     make_pool,
-    no_progress,
     read_recorded,
     resolve_budgets,
 )

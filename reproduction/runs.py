@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import ConfigError, DataError, check_installed
+from adacompute.core.progress import no_progress
 from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import resolve_source
 from adacompute.report.wording import format_count
-from adacompute.stages.inputs import no_progress, read_pool
+from adacompute.stages.inputs import read_pool
 from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import SAMPLES, Run
 from reproduction.archetypes import compose_runs

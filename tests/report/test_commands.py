@@ -107,8 +107,9 @@ def test_a_known_bundle_is_only_served_at_the_budget() -> None:
     (serve,) = split(document(POLICY, bundle="my policy"))
     assert serve == ["serve", "--bundle", "my policy", "--budget", "1.807", *URL]
     assert shlex.split(describe_next(document(POLICY, bundle="my policy"))[1] or "")[1:] == serve
-    train, *_ = split(document(WEIGHTED, bundle="my policy"))  # the bundle holds another policy
-    assert train[0] == "train"
+    train, *_, last = split(document(WEIGHTED, bundle="my policy"))
+    assert train[0] == "train"  # the bundle holds another policy
+    assert last == serve
 
 
 def test_a_known_bundle_is_served_where_it_gains() -> None:

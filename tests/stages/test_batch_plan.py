@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core.errors import ConfigError
+from adacompute.core.progress import no_progress
 from adacompute.datasets.example import locate_bundle
 from adacompute.options.main import BatchOptions
 from adacompute.policies.bundles.bundle import Bundle, load_bundle
 from adacompute.stages.batch_plan import plan_questions
-from adacompute.stages.inputs import no_progress
 
 
 @pytest.fixture(scope="module")

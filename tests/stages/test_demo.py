@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from adacompute.cli.main import cli
 from adacompute.core import errors
 from adacompute.core.errors import DataError
-from adacompute.stages.demo import BUDGETS, POLICIES, run_demo
+from adacompute.core.progress import StepProgress
+from adacompute.stages.demo import BUDGETS, POLICIES, Step, run_demo
 from scripts.make_samples import N_QUESTIONS, N_SAMPLES
 
 Rows = list[dict[str, Any]]
@@ -35,8 +36,17 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_demo_runs_every_step(source: Path, temporary: Path) -> None:
     said: list[str] = []
-    result = run_demo(source, progress=said.append)
-    assert said[:3] == ["import", "estimate", "solve"]
+
+    def run_step(name: str, command: str, step: Step) -> dict[str, Any]:
+        said.append(f"{name}: {command}")
+        return step(said.append)
+
+    result = run_demo(source, run_step=run_step)
+    assert said[0].startswith("import: adacompute research import ")
+    assert said[1].startswith("estimate: adacompute research estimate ")
+    started = said.index(next(one for one in said if one.startswith("evaluate: adacompute")))
+    assert "mixture" in said[started:]  # what a step reports follows its command
+    assert any(isinstance(one, StepProgress) for one in said)
     assert result["import"]["questions"] == 24
     assert [row["level"] for row in result["estimate"]["levels"]] == [1, 2, 4, 8]
     assert result["solve"]["cost"] <= 2.0

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from adacompute.core.progress import StepProgress
+
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
@@ -28,15 +30,35 @@ Cell = str | tuple[str, str]
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Show on standard error what is under way, if that is a terminal."""
+    """Show on standard error what is under way and how long it still takes, on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console
-    from rich.text import Text
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-    with Console(stderr=True).status(what) as status:
-        yield lambda now: status.update(Text(f"{what}: {printable(now)}"))
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(24))
+    bars = Progress(
+        *columns,
+        TimeRemainingColumn(compact=True),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+    )
+    with bars:
+        bars.add_task(what, total=None)
+        (task,) = bars.tasks
+
+        def report(now: str) -> None:
+            if not isinstance(now, StepProgress):
+                bars.reset(task.id, description=f"{what}: {printable(now)}")
+                task.total = None  # not known yet
+                return
+            if now.done < task.completed:
+                bars.reset(task.id)
+            bars.update(task.id, completed=now.done, total=now.total)
+
+        yield report
 
 
 EXIT_CODES = {

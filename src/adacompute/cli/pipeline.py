@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,7 +16,9 @@ from adacompute.cli.definition import DIRECTORY, command
 from adacompute.cli.options import RUN
 from adacompute.cli.output import progress, show, warn
 from adacompute.cli.results import (
-    print_demo,
+    print_command,
+    print_demo_end,
+    print_demo_step,
     print_estimate,
     print_fit,
     print_grades,
@@ -34,6 +37,8 @@ from adacompute.options.research import (
     SolveOptions,
     TrainOptions,
 )
+
+Result = dict[str, Any]
 
 SOURCE = click.argument("source", type=RUN, required=False)
 RUN_OPTION = click.option("--run", required=True, type=RUN, help="Run directory.")
@@ -81,7 +86,7 @@ def train(*, run: Path, options: TrainOptions, as_json: bool) -> None:
 
     with progress("Training") as report:
         report(options.policy)
-        result = train_run(run, options=options)
+        result = train_run(run, options=options, progress=report)
     show(result, print_training, as_json=as_json)
 
 
@@ -130,10 +135,17 @@ def fit(*, source: str | None, options: FitOptions, as_json: bool) -> None:
 
 @command("demo", DemoOptions, click.argument("samples", type=RUN, required=False))
 def demo(*, samples: Path | None, options: DemoOptions, as_json: bool) -> None:
-    """Run the whole pipeline."""
+    """Run the whole pipeline, and show each command as it runs."""
     del options
-    from adacompute.stages.demo import run_demo
+    from adacompute.stages.demo import BUDGET, Step, run_demo
 
-    with progress("Demo") as report:
-        result = run_demo(samples, progress=report)
-    show(result, print_demo, as_json=as_json)
+    def run_step(name: str, command: str, step: Step) -> Result:
+        if not as_json:
+            print_command(command)
+        with progress(name) as report:
+            result = step(report)
+        if not as_json:
+            print_demo_step(name, result, BUDGET)
+        return result
+
+    show(run_demo(samples, run_step=run_step), print_demo_end, as_json=as_json)

@@ -346,21 +346,28 @@ def print_report(result: Result) -> None:
     )
 
 
-def print_demo(result: Result) -> None:
-    """Print the command of each step and what it found."""
+def print_command(command: str) -> None:
+    """Print a command as it would be typed."""
+    print_text(f"$ {command}", "bold", wrap=False)
+
+
+def print_demo_step(name: str, result: Result, budget: float) -> None:
+    """Print what a step of the demo found at its budget."""
     describe: dict[str, Callable[[Result], None]] = {
         "import": print_import,
         "estimate": print_estimate,
-        "solve": lambda solved: print_solution(solved, result["budget"]),
+        "solve": lambda solved: print_solution(solved, budget),
         "train": print_training,
         "calibrate": print_calibration,
         "evaluate": print_scores,
         "report": print_report,
     }
-    for name, command in result["commands"].items():
-        print_text(f"$ {command}", "bold", wrap=False)
-        describe[name](result[name])
-        print_text("")
+    describe[name](result)
+    print_text("")
+
+
+def print_demo_end(result: Result) -> None:
+    """Print what the demo left out, where its run is, and the verdict."""
     for what, reason in result["skipped"].items():
         print_text(f"Not shown: {what}, because {reason}.", wrap=False)
     print_text(f"The run is in {result['run']}", wrap=False)

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.progress import no_progress
 from adacompute.core.state_sums import StateSums
 from adacompute.core.states import MAX_SAMPLES
 from adacompute.core.types import (
@@ -59,7 +60,8 @@ class Experiment:
     Without ``use_confidence``, what was recorded about the confidence of samples is ignored.
     Questions are assigned to folds ``max_assignments`` times (by default three), or once if there
     are many.
-    ``kept`` is where results are kept that other processes may need.
+    ``kept`` is where results are kept that other processes may need. ``progress`` gets how many
+    of the fits and replays of a step are done.
     """
 
     pool: Pool
@@ -74,6 +76,7 @@ class Experiment:
     use_confidence: bool = True
     max_assignments: int | None = None
     kept: KeptResults | None = field(default=None, repr=False, compare=False)
+    progress: Callable[[str], None] = field(default=no_progress, repr=False, compare=False)
     _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, init=False, repr=False)
     _over_arms: WeakKeyDictionary[FittedPolicy, ReplayResult] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False

@@ -15,6 +15,7 @@ from adacompute.evaluation.scoring.saving_text import describe_advice
 from adacompute.evaluation.scoring.savings import DECIDED, FEWER, OTHER_ARM, POLICY, WEIGHTED
 from adacompute.evaluation.scoring.verdict import round_up
 from adacompute.graders.grader import COMMAND
+from adacompute.policies.bundles.bundle import NOT_JUDGED
 from adacompute.report.wording import format_budget, format_gain, keep_together
 
 Step = tuple[str, str | None]
@@ -51,7 +52,20 @@ def _name_next(document: dict[str, Any]) -> str:
 
 
 def next_steps(document: dict[str, Any]) -> list[Step]:
-    """Return what to do next, with the commands that do it."""
+    """Return what to do next, with the commands that do it.
+
+    A bundle that is known is always served in one of them, in the last one if it is not advised.
+    """
+    steps = _advise(document)
+    if not document["bundle"] or document["verdict"] == NOT_JUDGED:
+        return steps
+    served = _steps_to_serve(document)
+    text = f"Or serve the policy in {document['bundle']} at this budget all the same."
+    return steps if served[0] in steps else [*steps, (text, served[0][1])]
+
+
+def _advise(document: dict[str, Any]) -> list[Step]:
+    """Return the steps that the verdict, or what is saved, suggests."""
     if document["today"]:
         return _steps_to_save(document)
     run, needed = document["path"], document["questions_needed"]

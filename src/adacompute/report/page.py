@@ -11,10 +11,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
 from adacompute.core.errors import needs_extra
+from adacompute.core.progress import StepProgress
 from adacompute.report.breakdown import ARM_QUESTION_TYPES, QUESTION_TYPES
 from adacompute.report.commands import describe_next, next_steps
 from adacompute.report.figures import (
@@ -73,8 +75,8 @@ UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "
 """Characters that could end a script or start markup, and how JSON can write them."""
 
 
-def render(document: dict[str, Any], *, all_policies: bool = False) -> str:
-    """Return the page of a document; ``all_policies`` draws all of them in the main chart."""
+def _make_environment() -> Any:  # noqa: ANN401 - a type of jinja2
+    """Return what templates need: filters, formats and the macros of the page."""
     with needs_extra("report"):
         import jinja2
 
@@ -90,9 +92,20 @@ def render(document: dict[str, Any], *, all_policies: bool = False) -> str:
     for name, macro in vars(environment.from_string(_read(MACROS)).module).items():
         if not name.startswith("_"):
             environment.globals[name] = macro
+    return environment
+
+
+def render(
+    document: dict[str, Any],
+    *,
+    all_policies: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> str:
+    """Return the page of a document; ``all_policies`` draws all of them in the main chart."""
+    environment = _make_environment()
     markup = environment.filters["safe"]
     style, script = _read(STYLE), _read(SCRIPT)
-    figures, markers = _draw(document, all_policies=all_policies)
+    figures, markers = _draw(document, progress, all_policies=all_policies)
     fixed = {
         "savings": sort_savings(document),
         "all_savings": all_policies or len(document["savings"]) <= MAX_ROWS,
@@ -126,16 +139,25 @@ def render(document: dict[str, Any], *, all_policies: bool = False) -> str:
 
 
 def _draw(
-    document: dict[str, Any], *, all_policies: bool
+    document: dict[str, Any], progress: Callable[[str], None], *, all_policies: bool
 ) -> tuple[list[Drawing], dict[str, Markers]]:
     """Draw the figures, and return the markers of operating points by figure."""
-    curves, on_curves = draw_curves(document, all_policies=all_policies)
-    frontier, on_frontier = draw_frontier(document)
-    drawings = [curves, draw_types(document), frontier]
-    drawings += [draw_plane(document)] if document["arms"] else []
-    if document["savings"]:
-        drawings.append(draw_savings(document, all_policies=all_policies))
-    return drawings, {curves.name: on_curves, frontier.name: on_frontier}
+    own: dict[str, Any] = {"all_policies": all_policies}
+    draw: list[Callable[[], Drawing | tuple[Drawing, Markers]]] = [
+        lambda: draw_curves(document, **own),
+        lambda: draw_types(document),
+        lambda: draw_frontier(document),
+    ]
+    draw += [lambda: draw_plane(document)] if document["arms"] else []
+    draw += [lambda: draw_savings(document, **own)] if document["savings"] else []
+    drawings, markers = list[Drawing](), dict[str, Markers]()
+    for one in draw:
+        progress(StepProgress(len(drawings), len(draw)))
+        found = one()
+        drawing, marked = found if isinstance(found, tuple) else (found, {})
+        drawings.append(drawing)
+        markers |= {drawing.name: marked} if marked else {}
+    return drawings, markers
 
 
 def _values(document: dict[str, Any]) -> dict[str, Any]:

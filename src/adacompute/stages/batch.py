@@ -22,6 +22,7 @@ from adacompute.batch.ray.rounds import ROUND
 from adacompute.batch.ray.sampling import RayBatch, sample_on_ray
 from adacompute.batch.servers import Servers
 from adacompute.core.errors import ConfigError
+from adacompute.core.progress import no_progress
 from adacompute.datasets.example import locate_bundle
 from adacompute.graders.grader import load_grader
 from adacompute.models.messages import Settings
@@ -41,7 +42,7 @@ from adacompute.stages.batch_plan import (
     plan_questions,
     read_total,
 )
-from adacompute.stages.inputs import no_progress, read_api_key
+from adacompute.stages.inputs import read_api_key
 
 UNSURE = "unsure.csv"
 """File in the directory of a batch with the answers that are not sure, for people."""

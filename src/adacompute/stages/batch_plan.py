@@ -21,9 +21,9 @@ from adacompute.batch.questions import QuestionSource, open_questions
 from adacompute.batch.ray.cluster import connect
 from adacompute.batch.ray.planning import prepare_on_ray, write_on_ray
 from adacompute.core.errors import ConfigError
+from adacompute.core.progress import no_progress
 from adacompute.options.main import BatchOptions
 from adacompute.policies.bundles.bundle import Bundle
-from adacompute.stages.inputs import no_progress
 from adacompute.storage.manifest import Manifest, read_manifest, write_manifest
 
 PLAN, MANIFEST = "plan", "plan.json"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import DataError, MissingExtra
+from adacompute.core.progress import no_progress
 from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import read_source
 from adacompute.evaluation.pool import common_sample_count
@@ -23,7 +24,6 @@ from adacompute.stages.inputs import (
     BEST_POLICY,
     add_level,
     choose_policy,
-    no_progress,
 )
 from adacompute.stages.report import report_run
 from adacompute.stages.research.calibrate import calibrate_run
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from adacompute.core.answers import Answers
 
 Stage = Callable[..., dict[str, Any]]
+Step = Callable[[Callable[[str], None]], dict[str, Any]]
+"""A step of the demo; it takes the function to report progress to."""
 
 BUDGET, BUDGETS = 2.0, (1.5, 2.0, 3.0, 4.0)
 TODAY = TodayOptions(5)
@@ -46,42 +48,57 @@ MAIN = ("evaluate", "report")
 
 BUNDLE, PAGE = "policy", "report.html"
 POLICIES = ("mixture", "retry", "adaptive-consistency", "early-stopping", "oracle")
+WITHOUT_PROGRESS = (estimate_run, solve_run)
 OPTIONAL = ("train", "calibrate", "report")
 """Steps that are skipped if the samples do not suffice for them."""
 
 
+def run_quietly(_name: str, _command: str, step: Step) -> dict[str, Any]:
+    """Run a step of the demo and show nothing."""
+    return step(no_progress)
+
+
 def run_demo(
-    samples: Path | None = None, *, progress: Callable[[str], None] = no_progress
+    samples: Path | None = None,
+    *,
+    run_step: Callable[[str, str, Step], dict[str, Any]] = run_quietly,
 ) -> dict[str, Any]:
-    """Run every step in a temporary run; return their results and their commands."""
+    """Run every step in a temporary run; return their results and their commands.
+
+    ``run_step`` gets the name and the command of a step, and runs it.
+    """
     source = Path(EXAMPLE) if samples is None else samples
     answers = encode_samples(read_source(source)).answers  # refuse a bad file before any step
     run = Path(tempfile.mkdtemp(prefix="adacompute-demo-"))
-    progress("import")
-    results = {"import": import_samples(source, run)}
-    commands = {
-        "import": shlex.join(["adacompute", "research", "import", str(source), "--run", str(run)])
-    }
+    command = shlex.join(["adacompute", "research", "import", str(source), "--run", str(run)])
+    results = {"import": run_step("import", command, lambda _: import_samples(source, run))}
+    commands = {"import": command}
     policy, missing = choose_policy()
     skipped = {} if missing is None else {BEST_POLICY: f"{missing} ({policy} was fitted instead)"}
-    for name, (stage, options) in _steps(answers, run, policy, progress).items():
-        progress(name)
+    for name, (stage, options) in _steps(answers, run, policy).items():
+        words = [name] if name in MAIN else ["research", name]
+        command = shlex.join(["adacompute", *words, str(run), *_format_options(options)])
         try:
-            results[name] = stage(run, **options)
+            results[name] = run_step(name, command, partial(_run, stage, run, options))
         except (DataError, MissingExtra) as error:
             if name not in OPTIONAL:
                 raise
             skipped[name] = skipped.get("train", str(error))
             continue
-        words = [name] if name in MAIN else ["research", name]
-        commands[name] = shlex.join(["adacompute", *words, str(run), *_format_options(options)])
+        commands[name] = command
     known = {"run": str(run), "budget": BUDGET, "commands": commands, "skipped": skipped}
     return {**known, **results}
 
 
-def _steps(
-    answers: Answers, run: Path, policy: str, progress: Callable[[str], None]
-) -> dict[str, tuple[Stage, dict[str, Any]]]:
+def _run(
+    stage: Stage, run: Path, options: dict[str, Any], progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run a stage; the fast ones report no progress."""
+    known = {} if stage in WITHOUT_PROGRESS else {"progress": progress}
+    return stage(run, **known, **options)
+
+
+def _steps(answers: Answers, run: Path, policy: str) -> dict[str, tuple[Stage, dict[str, Any]]]:
     """Return the steps after the import: name of the command, stage function and options.
 
     Estimate uses levels that every question has samples for. The other steps exclude the few
@@ -93,12 +110,11 @@ def _steps(
     )
     scored = add_level(scored, TODAY)
     bundle, results = run / BUNDLE, RunResults.of(run)
-    shared: dict[str, Any] = {"results": results, "progress": progress}
     return {
         "estimate": (estimate_run, {"levels": estimated}),
         "solve": (solve_run, {"budget": BUDGET}),
         "evaluate": (
-            partial(evaluate_run, **shared),
+            partial(evaluate_run, results=results),
             {"budgets": BUDGETS, "levels": scored, "policies": POLICIES, "today": TODAY},
         ),
         "train": (
@@ -106,11 +122,11 @@ def _steps(
             {"policy": policy, "out": bundle, "levels": scored},
         ),
         "calibrate": (
-            partial(calibrate_run, **shared),
+            partial(calibrate_run, results=results),
             {"bundle": bundle, "today": TODAY},
         ),
         "report": (
-            partial(report_run, **shared),
+            partial(report_run, results=results),
             {"out": run / PAGE, "budget": BUDGET, "today": TODAY},
         ),
     }

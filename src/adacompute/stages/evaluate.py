@@ -13,6 +13,7 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError
+from adacompute.core.progress import no_progress
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
@@ -32,7 +33,6 @@ from adacompute.stages.inputs import (
     describe_subsample,
     make_pool,
     missing_extra,
-    no_progress,
     read_recorded,
     resolve_budgets,
     resolve_today,
@@ -164,7 +164,8 @@ def _score(
     """Score the policies, and describe the samples."""
     options = {name: arguments[name] for name in ("budgets", "levels", "drop_unparsed", "seed")}
     options |= {"use_confidence": arguments["evidence"] == ALL_EVIDENCE}
-    experiment = share(make_experiment(pool, max_rounds=arguments["rounds"], **options))
+    options |= {"max_rounds": arguments["rounds"], "progress": progress}
+    experiment = share(make_experiment(pool, **options))
     known: dict[str, Any] = {"today": today, "settings": settings, "progress": progress}
     scores = evaluate(experiment, arguments["policies"], **known)
     return {

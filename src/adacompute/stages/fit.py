@@ -18,6 +18,7 @@ from typing import Any
 
 from adacompute.collection.plan import read_plan
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
+from adacompute.core.progress import no_progress
 from adacompute.evaluation.factories import find_trainable
 from adacompute.evaluation.scoring.same_answer import SHARE
 from adacompute.evaluation.scoring.savings import DECIDED, FEWER, OTHER_ARM, WEIGHTED
@@ -44,7 +45,6 @@ from adacompute.stages.inputs import (
     check_tie_break,
     choose_policy,
     has_native_n,
-    no_progress,
     read_recorded,
     resolve_today,
 )
@@ -249,7 +249,7 @@ def _train(
         return str(finished.result["bundle_hash"])
     steps.progress(f"train {options.policy}")
     lowest = math.inf if budget is None else budget
-    train_run(run, options=options, min_budget=lowest, results=results)
+    train_run(run, options=options, min_budget=lowest, results=results, progress=steps.progress)
     result = {"bundle_hash": find_digest(out)}
     store.finish(TRAINED, arguments=arguments, inputs=inputs, outputs={}, result=result)
     steps.note("train", is_skipped=False)

@@ -71,10 +71,6 @@ EVIDENCE = (ALL_EVIDENCE, VOTES)
 """What decisions and votes use: all that was recorded about samples, or the votes alone."""
 
 
-def no_progress(_: str) -> None:
-    """Report nothing."""
-
-
 def token_prices_of(options: CostOptions, run: Path, *others: str) -> TokenPriceList | None:
     """Return the token prices of a command, whose unit or ``others`` must need them."""
     units = [options.unit, *others]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import ConfigError, check_installed
+from adacompute.core.progress import no_progress
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES
@@ -47,7 +48,6 @@ from adacompute.stages.inputs import (
     describe_source,
     make_pool,
     missing_extra,
-    no_progress,
     read_recorded,
     resolve_budgets,
     resolve_today,
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from adacompute.evaluation.pool import Pool
 
 REPORT = "report.json"
-FORMAT = 10
+FORMAT = 11
 """Version of the document in the run."""
 
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
@@ -138,16 +138,22 @@ def report_run(
         outputs = {REPORT: document}
         store.finish("report", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     progress("page")
-    page = _render(document, results, all_policies=options.all_policies)
+    page = _render(document, results, progress, all_policies=options.all_policies)
     write_atomically(out, page)
     return {"out": str(out), "bytes": len(page), **result}
 
 
-def _render(document: dict[str, Any], results: RunResults, *, all_policies: bool) -> bytes:
+def _render(
+    document: dict[str, Any],
+    results: RunResults,
+    progress: Callable[[str], None],
+    *,
+    all_policies: bool,
+) -> bytes:
     """Return the page of a document, which is drawn once."""
 
     def compute() -> dict[str, np.ndarray]:
-        page = render(document, all_policies=all_policies)
+        page = render(document, all_policies=all_policies, progress=progress)
         # A path may not be valid text.
         return {"page": np.frombuffer(page.encode(errors="replace"), dtype=np.uint8)}
 
@@ -288,7 +294,7 @@ def _document(
         resolve_budgets(recorded, costs, None),
     )
     known = {"seed": arguments["seed"], "use_confidence": arguments["evidence"] == ALL_EVIDENCE}
-    experiment = share(Experiment(pool, levels, budgets, **known))
+    experiment = share(Experiment(pool, levels, budgets, progress=progress, **known))
     pool = experiment.pool
     check_policies(arguments["policies"], RecordedData.of(experiment))
     about = arguments["today"]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adacompute.core.progress import StepProgress
 from adacompute.evaluation.kept_results import Arrays, name_function
 from adacompute.evaluation.pool import N_FOLDS, assign_folds
 from adacompute.evaluation.replay import ReplayResult
@@ -289,7 +290,11 @@ def _replay_together(
     experiment: Experiment, factory: PolicyFactory, splits: Sequence[Split]
 ) -> list[FoldResult]:
     """Replay all splits on the same samples."""
-    fits = [factory(experiment, train) for train, _ in splits]
+    total = 2 * len(splits)
+    fits: list[FittedPolicy] = []
+    for train, _ in splits:
+        experiment.progress(StepProgress(len(fits), total))
+        fits.append(factory(experiment, train))
     cost: list[FloatArray] = [np.zeros(len(fitted.prices)) for fitted in fits]
     parts: list[list[ReplayResult]] = [[] for _ in fits]
     sample_cost = [experiment.sample_cost(train) for train, _ in splits]
@@ -297,6 +302,8 @@ def _replay_together(
         [np.isin(np.arange(len(experiment.pool)), rows[side]) for rows in splits] for side in (0, 1)
     )
     for rows, results in experiment.run_blocks(fits, sample_cost):
+        replayed = len(splits) * (int(rows[-1]) + 1) / len(experiment.pool)
+        experiment.progress(StepProgress(len(splits) + replayed, total))
         for i, result in enumerate(results):
             cost[i] += result.cost[in_training[i][rows]].sum(axis=0)
             parts[i].append(result.take(np.flatnonzero(in_held_out[i][rows])))

@@ -14,13 +14,14 @@ import numpy as np
 
 from adacompute.core.allocation.upgrades import envelope
 from adacompute.core.errors import DataError
+from adacompute.core.progress import no_progress
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate, probability_of_best
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.intervals import Mean
 from adacompute.options.definition import takes
 from adacompute.options.research import ArmsOptions
-from adacompute.stages.inputs import check_levels, make_pool, no_progress, token_prices_of
+from adacompute.stages.inputs import check_levels, make_pool, token_prices_of
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:

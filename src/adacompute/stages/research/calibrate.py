@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import BundleError, ConfigError
+from adacompute.core.progress import no_progress
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_factory
@@ -31,7 +32,6 @@ from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.stages.inputs import (
     check_goal,
     hash_run,
-    no_progress,
     read_pool,
     resolve_today,
 )
@@ -68,6 +68,7 @@ def calibrate_run(
     check_goal(budget, today, unit=trained.unit)
     now = resolve_today(today, Run(run), unit=trained.unit)
     experiment, name = _experiment(run, trained, check_rounds(max_rounds))
+    experiment = replace(experiment, progress=progress)
     experiment = (results or RunResults.of(run)).share(experiment)
     if not trained.policy.plans_for(max_rounds):
         fitted = fit_for_rounds(experiment, find_factory(name))

@@ -14,12 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from adacompute.core.errors import DataError
+from adacompute.core.progress import no_progress
 from adacompute.graders.grader import grade, load_grader
 from adacompute.options.definition import takes
 from adacompute.options.research import GradeOptions
-from adacompute.stages.inputs import (
-    no_progress,
-)
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet, encode_samples
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.progress import no_progress
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 from adacompute.evaluation.factories import find_trainable
@@ -45,6 +46,8 @@ from adacompute.stages.results import RunResults
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from adacompute.core.types import Float32Array, Level
 
 CELL_SHRINKAGE = 4.0
@@ -58,6 +61,7 @@ def train_run(
     *,
     min_budget: float = math.inf,
     results: RunResults | None = None,
+    progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Fit a policy to all questions of a run and write its bundle if it holds ``min_budget``."""
     policy, unit, out, store = options.policy, options.unit, options.out, Run(run)
@@ -76,7 +80,9 @@ def train_run(
         "seed": check_seed(options.seed),
         "use_confidence": check_evidence(options.evidence) == ALL_EVIDENCE,
     }
-    experiment = (results or RunResults.of(run)).share(Experiment(pool, **settings))
+    experiment = (results or RunResults.of(run)).share(
+        Experiment(pool, progress=progress, **settings)
+    )
     fitted = check_choice(experiment.fit_final(factory), pool, levels)
     about = {"policy": policy, "questions": len(pool), **describe_subsample(recorded)}
     text |= {"experiment": settings, "costs": costs.to_dict()}
