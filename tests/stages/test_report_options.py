@@ -21,6 +21,8 @@ def test_the_bundle_of_a_run_is_the_directory_around_it(bundle: Path, tmp_path: 
     assert find_bundle(bundle / "run", None, "mixture") == bundle
     assert find_bundle(tmp_path / "run", None, "mixture") is None
     assert find_bundle(bundle / "run", None, "sequential") is None  # it holds another policy
+    (bundle / "bundle.json").write_text("{}")  # what another version wrote
+    assert find_bundle(bundle / "run", None, "mixture") is None
 
 
 def test_a_given_bundle_must_hold_the_policy(bundle: Path, tmp_path: Path) -> None:

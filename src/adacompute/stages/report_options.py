@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.core.errors import ConfigError
+from adacompute.core.errors import BundleError, ConfigError
 from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS, FIRST_SEEN, TodayOptions
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.policies.bundles.bundle_files import FILE, RUN_DIRECTORY
@@ -52,14 +52,25 @@ def resolve_options(store: Run, options: ReportOptions) -> dict[str, Any]:
 
 
 def find_bundle(run: Path, given: Path | None, policy: str) -> Path | None:
-    """Return the given bundle, or the one that the run is inside of, if it holds the policy."""
-    bundle = given or (run.parent if run.name == RUN_DIRECTORY else None)
-    if bundle is None or (given is None and not (bundle / FILE).is_file()):
+    """Return the given bundle, or the one that the run is inside of, if it holds the policy.
+
+    One that is not given and cannot be read, such as that of another version, is left out.
+    """
+    if given is not None:
+        found = load_bundle(given).notes.get("policy")
+        if found != policy:
+            raise ConfigError(
+                f"{given} holds the policy {found!r}, and the report is on {policy!r}: give "
+                "another bundle, or the policy"
+            )
+        return given
+    if run.name != RUN_DIRECTORY or not (run.parent / FILE).is_file():
         return None
-    found = load_bundle(bundle).notes.get("policy")
-    if given is not None and found != policy:
-        raise ConfigError(f"{bundle} holds the policy {found!r}, and the report is on {policy!r}")
-    return bundle if found == policy else None
+    try:
+        found = load_bundle(run.parent).notes.get("policy")
+    except BundleError:
+        return None
+    return run.parent if found == policy else None
 
 
 def check_budget(budget: float | None) -> float | None:
