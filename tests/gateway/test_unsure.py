@@ -1,8 +1,10 @@
-"""Answers that are not sure: what the gateway says of them, and what it does not send."""
+"""How sure answers are: what the gateway says, what it does not send, and what clients grade."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,8 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 import openai
 
-from adacompute.core.errors import ConfigError
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.evidence import measure_evidence
 from adacompute.core.types import make_levels
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.correctness import Correctness, Curve, Ranking
@@ -23,7 +26,9 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.sequential.description import VOTE_SHARE, width
 from adacompute.policies.uniform import FixedRule
+from adacompute.stages.research.grade_log import grade_log
 from adacompute.storage.decisions import read_decisions
+from adacompute.storage.grades import read_grades
 from test_support import gateways
 from test_support.scripted import ScriptedReply, ScriptedServer
 
@@ -133,20 +138,20 @@ def test_without_a_model_nothing_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_unsure_answers_are_refused_and_sure_ones_are_sent(tmp_path: Path, stream: bool) -> None:  # noqa: FBT001
     with serving(save(tmp_path / "p"), unsure="refuse") as (upstream, port), client_of(port) as c:
-        upstream.answer(*map(streamed if stream else reply, (*AGREED, *SPLIT)))
+        upstream.answer(*map(streamed if stream else reply, (*SPLIT, *AGREED)))
         known: dict[str, Any] = {"model": "virtual", "messages": QUESTION}
         if stream:
-            events = list(c.chat.completions.create(**known, stream=True))
-            assert "4" in "".join(one.choices[0].delta.content or "" for one in events)
             with pytest.raises(openai.APIError, match="not sure enough") as failure:
                 list(c.chat.completions.create(**known, stream=True))
             assert failure.value.code == "not_sure"
+            events = list(c.chat.completions.create(**known, stream=True))
+            assert "4" in "".join(one.choices[0].delta.content or "" for one in events)
         else:
-            sent = c.chat.completions.create(**known)
-            assert "4" in (sent.choices[0].message.content or "")
             with pytest.raises(openai.UnprocessableEntityError, match="not sure enough") as error:
                 c.chat.completions.create(**known)
             assert error.value.code == "not_sure"
+            sent = c.chat.completions.create(**known)
+            assert "4" in (sent.choices[0].message.content or "")
 
 
 def test_a_refused_answer_is_charged_and_logged(tmp_path: Path) -> None:
@@ -182,3 +187,107 @@ def test_refusing_needs_a_guarantee(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message), serving(path, unsure=unsure):
             pass
+
+
+@contextmanager
+def logging_to(state: Path, path: Path, **options: Any) -> Iterator[tuple[ScriptedServer, int]]:
+    known = {"state_directory": str(state), "decision_log": "answers", **options}
+    with serving(path, **known) as served:
+        yield served
+
+
+def grade(port: int, key: str | None = None, **fields: Any) -> gateways.GatewayReply:
+    headers = JSON if key is None else [*JSON, ("Authorization", f"Bearer {key}")]
+    body = json.dumps(fields).encode()
+    return gateways.send(port, "POST", "/adacompute/feedback", headers=headers, body=body)
+
+
+def read_metrics(port: int) -> str:
+    return gateways.send(port, "GET", "/metrics").body.decode()
+
+
+def test_feedback_is_counted_and_kept(tmp_path: Path) -> None:
+    path = save(tmp_path / "p")
+    document = json.loads((path / "bundle.json").read_text())
+    document["notes"] = {"calibration": {"precision": {"target": 0.9, "threshold": 0.8}}}
+    (path / "bundle.json").write_text(json.dumps(document))
+    with logging_to(tmp_path, path) as (upstream, port):
+        upstream.answer(*map(reply, (*AGREED, *AGREED)))
+        ids = [ask(port).values("x-adacompute-decision")[0] for _ in range(2)]
+        right = grade(port, id=ids[0], answer="The answer is 4.00")
+        wrong = grade(port, id=ids[1], correct=False)
+        again = grade(port, id=ids[1], correct=True)
+        metrics = read_metrics(port)
+    assert (right.status, json.loads(right.body)) == (202, {"id": ids[0], "correct": True})
+    assert (wrong.status, again.status) == (202, 202)
+    name = "adacompute_feedback_total"
+    assert f'{name}{{correct="yes",model="virtual",sure="yes"}} 1.0' in metrics
+    assert f'{name}{{correct="no",model="virtual",sure="yes"}} 1.0' in metrics
+    expected = measure_evidence(1, 1, 0.9)
+    (shown,) = re.findall(r'adacompute_precision_evidence\{model="virtual"\} (\S+)', metrics)
+    assert float(shown) == pytest.approx(expected)
+    grades = read_grades(tmp_path / "decisions" / "grades.jsonl")
+    assert [one.correct for one in grades.values()] == [True, True]  # the last one counts
+    found = grade_log(tmp_path / "decisions", None)
+    assert (found["graded"], found["unknown"], found["sure"]["right"]) == (2, 0, 1.0)
+    file = tmp_path / "grades.csv"
+    file.write_text(f"id,correct\n{ids[0]},yes\n{ids[1]},0\nother,true\n")
+    found = grade_log(tmp_path / "decisions", file)
+    assert (found["graded"], found["unknown"], found["all"]["right"]) == (2, 1, 0.5)
+    assert found["all"]["right_low"] < 0.5 < found["all"]["right_high"]
+    file.write_text("id,correct\nx,perhaps\n")
+    with pytest.raises(DataError, match="line 2: correct must be"):
+        grade_log(tmp_path / "decisions", file)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"correct": True}, "id must be"),
+        ({"id": "../../x", "correct": True}, "id must be"),
+        ({"id": "0" * 18}, "either correct"),
+        ({"id": "0" * 18, "correct": True, "answer": "4"}, "either correct"),
+        ({"id": "0" * 18, "correct": "yes"}, "true or false"),
+        ({"id": "0" * 18, "answer": "4" * 10_001}, "at most 10000"),
+        ({"id": "0" * 18, "correct": True, "client": "other"}, "has the fields"),
+    ],
+    ids=str,
+)
+def test_wrong_feedback_is_refused(tmp_path: Path, fields: dict[str, Any], named: str) -> None:
+    with logging_to(tmp_path, save(tmp_path / "p")) as (_, port):
+        answer = grade(port, **fields)
+        metrics = read_metrics(port)
+    assert answer.status == 400
+    assert named in json.loads(answer.body)["error"]["message"]
+    assert "adacompute_feedback_total{" not in metrics
+    assert not (tmp_path / "decisions" / "grades.jsonl").exists()
+
+
+def test_feedback_is_limited_in_size(tmp_path: Path) -> None:
+    with logging_to(tmp_path, save(tmp_path / "p")) as (_, port):
+        assert grade(port, id="0" * 18, answer="x" * 70_000).status == 413
+
+
+def test_a_client_grades_only_its_own_requests(tmp_path: Path) -> None:
+    keys = {
+        name: hashlib.sha256(f"{name} of the test, with enough characters".encode()).hexdigest()
+        for name in "ab"
+    }
+    with logging_to(tmp_path, save(tmp_path / "p"), client_keys=keys) as (upstream, port):
+        upstream.answer(*map(reply, AGREED))
+        body = json.dumps({"model": "virtual", "messages": QUESTION}).encode()
+        headers = [*JSON, ("Authorization", "Bearer a of the test, with enough characters")]
+        made = gateways.send(port, "POST", "/v1/chat/completions", headers=headers, body=body)
+        (number,) = made.values("x-adacompute-decision")
+        own = grade(port, "a of the test, with enough characters", id=number, correct=True)
+        other = grade(port, "b of the test, with enough characters", id=number, correct=False)
+        nobody = grade(port, id=number, correct=False)
+    assert (own.status, other.status, nobody.status) == (202, 400, 401)
+    (kept,) = read_grades(tmp_path / "decisions" / "grades.jsonl").values()
+    assert (kept.client, kept.correct) == ("a", True)
+
+
+def test_feedback_needs_a_decision_log(tmp_path: Path) -> None:
+    with serving(save(tmp_path / "p")) as (_, port):
+        answer = grade(port, id="0" * 18, correct=True)
+    assert (answer.status, json.loads(answer.body)["error"]["code"]) == (403, "no_decision_log")

@@ -106,6 +106,27 @@ def _format_range(low: int, high: int) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
+def print_graded_log(result: Result) -> None:
+    """Print what grades say of a gateway's answers."""
+    print_text(
+        f"{result['graded']:,} of {result['decisions']:,} answers are graded. They are a "
+        "selection, unless they were chosen at random."
+    )
+    rows = [
+        {
+            "Answers": name,
+            "Graded": own["graded"],
+            "Right": format_percent(own["right"]) if own["graded"] else "-",
+            "Interval": " to ".join(format_percent(own[f"right_{end}"]) for end in ("low", "high")),
+        }
+        for name in ("all", "sure", "unsure")
+        for own in [result[name]]
+    ]
+    print_rows("Right answers, with 95 % intervals that hold however often one looks", rows)
+    if result["unknown"]:
+        print_text(f"{result['unknown']:,} grades are of no answer in this log.")
+
+
 def print_grades(result: Result) -> None:
     """Print what was graded."""
     n_samples = result["samples"]

@@ -33,6 +33,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "invalid_host": (403, "the ``Host`` header is not in ``allowed_hosts``"),
     "invalid_origin": (403, "a web page whose origin is not in ``allowed_origins``"),
     "model_not_allowed": (403, "the model is not in ``models`` of the client"),
+    "no_decision_log": (403, "feedback, and ``decision_log`` is ``none``"),
     "no_token_prices": (403, "a cap in money, and the model has no token prices"),
     "path_not_allowed": (403, "the method and path are not in ``allowed_paths``"),
     "samples_not_allowed": (403, "prompts × ``n`` is above ``max_samples``"),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self, cast
 
 from adacompute.core.errors import ModelTimeout
+from adacompute.gateway.accounting import feedback
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.accounting.spending import Spending
 from adacompute.gateway.accounting.tracing import Spans
@@ -106,6 +107,7 @@ class Gateway:
             price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
         spans = Spans() if config.traces else None
         self.account = Account(config, price_lists, spans)
+        self._feedback = feedback.Feedback(config.decisions, models, self.account.metrics)
         self._spending = Spending(config, tuple(models.values()), self.account.metrics, register)
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -278,10 +280,12 @@ class Gateway:
             await self._serve_authorized(exchange)
 
     async def _serve_authorized(self, exchange: Exchange) -> None:
-        body = await exchange.read(
-            max_bytes=int(self.config.max_body_mb * MB),
-            timeout_s=self.config.body_timeout_s,
-        )
+        is_feedback = exchange.path == feedback.PATH
+        max_bytes = feedback.MAX_BYTES if is_feedback else int(self.config.max_body_mb * MB)
+        body = await exchange.read(max_bytes=max_bytes, timeout_s=self.config.body_timeout_s)
+        if is_feedback:
+            await self._feedback.serve(exchange, body)
+            return
         with exchange.cancel_on_disconnect():
             found = await self._read(exchange, body)
             request = found.virtual
@@ -357,6 +361,8 @@ class Gateway:
 
     def _client_rejection(self, exchange: Exchange, client: str) -> tuple[int, str, str] | None:
         """Return why a request is rejected by its path, or because the upstream fails."""
+        if (exchange.method, exchange.path) == ("POST", feedback.PATH):
+            return None
         if not self.clients.allows_path(client, exchange.method, exchange.path):
             message = "this method and path are not allowed"
             return 403, message, "path_not_allowed"

@@ -47,12 +47,15 @@ class ImportOptions(NameOptions, GoldOptions, ColumnOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class GradeOptions:
-    """Grade the samples of a run, for the first time or again.
+    """Grade the samples of a run, or read grades of a gateway's answers.
 
     adacompute research grade run --grader numeric
     """
 
-    grader: str = option(GRADERS)
+    grader: str | None = option(f"{GRADERS} Not for a decision log.", None)
+    grades: Path | None = option(
+        "CSV file with id and correct of answers (default: what clients sent).", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

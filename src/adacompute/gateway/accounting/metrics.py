@@ -90,6 +90,10 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "What calls used beyond the most that was reserved for them, in the unit of the cap.",
         ("cap",),
     ),
+    "feedback_total": (
+        "Answers that clients graded, by whether they were sure and whether they were right.",
+        ("model", "sure", "correct"),
+    ),
     "removed_headers_total": (
         "Headers and parts of queries that may choose a payer or target, removed from requests.",
         (),
@@ -104,7 +108,10 @@ HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "agreement": ("Share of the parsed answers that agree with the most frequent one.", SHARES),
     "p_correct": ("How likely the answer is right, where the bundle can say.", SHARES),
 }
+EVIDENCE: Final = "precision_evidence"
 GAUGES: Mapping[str, str] = {
+    EVIDENCE: "Evidence of graded answers against the guaranteed precision, as a power "
+    "of ten; above 1.3 it is broken, with 95 % confidence.",
     "price": "Price of the last request at the default budget.",
     "debt": "What requests cost beyond the default budget, in the unit of the bundle; "
     "negative if they cost less.",
@@ -162,7 +169,11 @@ class Metrics:
         }
         self._gauges = {
             name: prometheus.Gauge(
-                PREFIX + name, text, ("model",), multiprocess_mode="mostrecent", **own
+                PREFIX + name,
+                text,
+                ("model",),
+                multiprocess_mode="livesum" if name == EVIDENCE else "mostrecent",
+                **own,
             )
             for name, text in GAUGES.items()
             if name not in MEANS

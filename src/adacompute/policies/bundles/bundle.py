@@ -219,6 +219,12 @@ class Bundle:
         return None
 
     @property
+    def min_precision(self) -> float | None:
+        """How many of the sure answers are right, at least; None without a guarantee."""
+        known = (self.notes.get("calibration") or {}).get("precision") or {}
+        return known.get("target") if known.get("threshold") is not None else None
+
+    @property
     def min_budget(self) -> float:
         """Smallest budget that the policy can hold: that of its highest price."""
         if not self.frontier:

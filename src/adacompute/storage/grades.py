@@ -1,0 +1,85 @@
+"""Grades: what users say of answers of a gateway, whether they were right.
+
+They are lines in one file of the decision log's directory, appended by any process. A grade counts
+only for a decision of the same client, so readers join the two; the last grade of a decision
+counts. This module does not know how answers are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from adacompute.core.errors import DataError
+from adacompute.storage.regular_files import check_regular
+
+FILE = "grades.jsonl"
+MAX_BYTES = 1_000_000_000
+"""Size at which no more grades are taken."""
+
+RECENT = ("active-*.jsonl", "full-*.jsonl")
+"""Files of decisions that are not compacted yet."""
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What a client says of a decision: whether it was right, or what the right answer is."""
+
+    id: str
+    client: str
+    correct: bool | None
+    answer: str | None
+    time: float
+
+
+def append_grade(directory: Path, grade: Grade) -> None:
+    """Append a grade to a log; OSError if it is full or cannot be written."""
+    line = json.dumps(asdict(grade), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    descriptor = os.open(directory / FILE, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+    try:
+        if os.fstat(descriptor).st_size + len(line) > MAX_BYTES:
+            raise OSError(f"{directory / FILE} is full: move it away")
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def read_grades(path: Path) -> dict[tuple[str, str], Grade]:
+    """Return the last grade of each decision and client; none if there is no file."""
+    if not path.exists():
+        return {}
+    found: dict[tuple[str, str], Grade] = {}
+    with check_regular(path).open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                grade = Grade(**json.loads(line))
+            except (ValueError, TypeError, RecursionError):
+                raise DataError(f"{path} line {number} is no grade") from None
+            found[grade.id, grade.client] = grade
+    return found
+
+
+def find_decision(directory: Path, number: str) -> Mapping[str, Any] | None:
+    """Return a decision that was made recently; None if it is not known here."""
+    for record in _find(directory, f'"id":"{number}"'.encode()):
+        if record.get("id") == number:
+            return record
+    return None
+
+
+def _find(directory: Path, text: bytes) -> Iterator[Mapping[str, Any]]:
+    """Yield the decisions whose lines contain a text."""
+    for path in sorted({one for pattern in RECENT for one in directory.glob(pattern)}):
+        try:
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+                at = data.rfind(text)
+                if at >= 0:
+                    begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+                    yield json.loads(data[begin : end if end >= 0 else len(data)])
+        except (OSError, ValueError):
+            continue  # renamed, compacted, empty or cut off meanwhile
