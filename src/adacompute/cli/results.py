@@ -117,7 +117,7 @@ def print_graded_log(result: Result) -> None:
             "Answers": name,
             "Graded": own["graded"],
             "Right": format_percent(own["right"]) if own["graded"] else "-",
-            "Interval": " to ".join(format_percent(own[f"right_{end}"]) for end in ("low", "high")),
+            "Interval": " to ".join(map(format_percent, (own["right_low"], own["right_high"]))),
         }
         for name in ("all", "sure", "unsure")
         for own in [result[name]]

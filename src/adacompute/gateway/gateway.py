@@ -361,9 +361,8 @@ class Gateway:
 
     def _client_rejection(self, exchange: Exchange, client: str) -> tuple[int, str, str] | None:
         """Return why a request is rejected by its path, or because the upstream fails."""
-        if (exchange.method, exchange.path) == ("POST", feedback.PATH):
-            return None
-        if not self.clients.allows_path(client, exchange.method, exchange.path):
+        place = exchange.method, exchange.path
+        if place != ("POST", feedback.PATH) and not self.clients.allows_path(client, *place):
             message = "this method and path are not allowed"
             return 403, message, "path_not_allowed"
         return None

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adacompute.core.errors import DataError
+from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.evidence import bound_share
 from adacompute.datasets.text_rows import BOOLEANS
 from adacompute.storage.decisions import read_decisions
@@ -24,6 +24,8 @@ ID, CORRECT = "id", "correct"
 
 def grade_log(log: Path, grades: Path | None) -> dict[str, Any]:
     """Return the share of right answers among graded ones: of all, of sure ones and of others."""
+    if not any(log.glob("*.jsonl")) and not any(log.glob("decisions-*.parquet")):
+        raise ConfigError(f"{log} is no decision log: give --grader to grade a run")
     rows = {row["id"]: row for row in read_decisions(log).to_pylist()}
     given = _read_sent(log, rows) if grades is None else _read_file(grades)
     if not given:
