@@ -141,10 +141,15 @@ def _marker_svg(marks: Marks) -> str:
     return "".join(elements)
 
 
-def draw_line(axes: Axes, curve: dict[str, Any], style: LineStyle) -> None:
-    """Draw accuracy against cost of one policy, with its intervals if its style has a band."""
+def draw_line(
+    axes: Axes, curve: dict[str, Any], style: LineStyle, *, against: str = "cost"
+) -> None:
+    """Draw accuracy of one policy, with its intervals if its style has a band.
+
+    It is drawn against the cost, or against another value of the points.
+    """
     points = curve["points"]
-    x = [point["cost"] for point in points]
+    x = [point[against] for point in points]
     y, low, high = (
         [100 * point[key] for point in points]
         for key in ("accuracy", "accuracy_low", "accuracy_high")

@@ -30,6 +30,7 @@ from adacompute.report.lines import choose_lines
 from adacompute.report.operating_points import at_budget
 from adacompute.report.plane import draw_plane, name_level
 from adacompute.report.saving_chart import MAX_ROWS, draw_savings, has_arrows, sort_savings
+from adacompute.report.sure_chart import describe_sure, draw_sure, has_chart, list_scores
 from adacompute.report.wording import (
     UNIT_NOUNS,
     explain_headline,
@@ -112,6 +113,7 @@ def render(
         "has_arrows": bool(document["savings"]) and has_arrows(document),
         "rows": _thin(document),
         "all_shown": all_policies or len(choose_lines(document)) == len(document["curves"]),
+        **_describe_sure(document["how_sure"]),
         "types": ARM_QUESTION_TYPES if document["arms"] else QUESTION_TYPES,
         "skipped": _group_skipped(document),
         "figures": {drawing.name: _markup(drawing, markup) for drawing in figures},
@@ -150,6 +152,7 @@ def _draw(
     ]
     draw += [lambda: draw_plane(document)] if document["arms"] else []
     draw += [lambda: draw_savings(document, **own)] if document["savings"] else []
+    draw += [lambda: draw_sure(document["how_sure"])] if has_chart(document["how_sure"]) else []
     drawings, markers = list[Drawing](), dict[str, Markers]()
     for one in draw:
         progress(StepProgress(len(drawings), len(draw)))
@@ -184,6 +187,19 @@ def _values(document: dict[str, Any]) -> dict[str, Any]:
         "type_shares": [
             (one["name"], one["share"], one["budget_share"]) for one in point["question_types"]
         ],
+    }
+
+
+def _describe_sure(how_sure: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what is said of how sure answers are, and the rows of its table, share by share."""
+    if how_sure is None:
+        return {"sure": []}
+    scores = list_scores(how_sure)
+    return {
+        "sure": describe_sure(how_sure),
+        "sure_budget": format_budget(how_sure["budget"], how_sure["unit"]),
+        "sure_scores": list(scores),
+        "sure_rows": list(zip(*scores.values(), strict=True)),
     }
 
 

@@ -55,6 +55,7 @@ from adacompute.stages.inputs import (
 from adacompute.stages.report_options import (
     check_budget,
     find_bundle,
+    find_sure,
     resolve_levels,
     resolve_options,
 )
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     from adacompute.evaluation.pool import Pool
 
 REPORT = "report.json"
-FORMAT = 11
+FORMAT = 12
 """Version of the document in the run."""
 
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
@@ -125,7 +126,7 @@ def report_run(
         "today": today and asdict(today),
     }
     bundle = find_bundle(run, options.bundle, arguments["policy"])
-    arguments["bundle"] = bundle and str(bundle)
+    arguments |= {"bundle": bundle and str(bundle), "how_sure": find_sure(bundle)}
     inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
     finished = store.find_finished("report", arguments, inputs)
     if finished and not has_registered(arguments["policies"]):
@@ -315,7 +316,8 @@ def _document(
         if one["today"]:
             one["today"]["monthly_bill"] = about["monthly_bill"]
     given = about and about | {"today": clean_text(str(about["today"]), MAX_NAME)}
-    return {"arm_levels": rows, "today_options": given} | document
+    own = {"arm_levels": rows, "today_options": given, "how_sure": arguments["how_sure"]}
+    return own | document
 
 
 def _choose_budget(study: Study, budget: float | None, budgets: Sequence[float]) -> float:

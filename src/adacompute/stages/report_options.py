@@ -73,6 +73,18 @@ def find_bundle(run: Path, given: Path | None, policy: str) -> Path | None:
     return run.parent if found == policy else None
 
 
+def find_sure(bundle: Path | None) -> dict[str, Any] | None:
+    """Return what the last calibration of a bundle says of how sure its answers are, if it does."""
+    if bundle is None:
+        return None
+    found = load_bundle(bundle)
+    known = found.notes.get("calibration", {})
+    if known.get("p_correct") is None:
+        return None
+    names = ("budget", "questions", "p_correct", "precision")
+    return {"unit": found.unit, **{name: known[name] for name in names}}
+
+
 def check_budget(budget: float | None) -> float | None:
     """Return a budget, which must be a number above 0 if it is given."""
     if budget is not None and not (np.isfinite(budget) and budget > 0):
