@@ -204,6 +204,18 @@ def test_help_fits_80_columns_with_whole_summaries(
     assert len(listed) <= 10
 
 
+@pytest.mark.parametrize("name", [*COMMANDS, "", "research", "spend"])
+def test_help_shows_an_example_first_and_fits_a_screen(
+    call: Call, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = call(*name.split(), "--help").out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    first = next(line.strip() for line in lines[3:] if line)
+    assert first.startswith(f"adacompute {name}".strip())
+
+
 @pytest.mark.parametrize("name", OFFLINE)
 def test_json_prints_one_document_and_nothing_else(
     call: Call, every_command: Examples, name: str

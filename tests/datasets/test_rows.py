@@ -176,7 +176,7 @@ INVALID = pa.Array.from_buffers(
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        ({"question_id": ...}, "no column 'question_id'"),
+        ({"question_id": ...}, "no column of questions"),
         ({"correct": ...}, "no column 'correct'"),
         ({"question_id": ["a", None]}, "null in 1 rows"),
         ({"sample": [0, None]}, "null in 1 rows"),
@@ -285,7 +285,7 @@ def test_question_sets_need_an_id_for_every_question(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="question_id"):
         read_questions(path)
     pq.write_table(pa.table({"gold": ["a"]}), path)
-    with pytest.raises(DataError, match="no column 'question_id'"):
+    with pytest.raises(DataError, match="no column of questions"):
         read_questions(path)
 
 
@@ -303,3 +303,14 @@ def test_a_file_of_an_older_version_is_rejected(tmp_path: Path) -> None:
     pq.write_table(pa.table({**columns, "operating_level": ["big"], "shared": [4]}), path)
     with pytest.raises(DataError, match="samples_per_call"):
         read_samples(path)
+
+
+def test_columns_that_were_not_read_are_named_where_others_were_guessed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "adacompute.datasets.layout")
+    table = pa.table({"prompt": ["1 + 1?"], "answer": ["2"], "correct": [True], "ok?": ["yes"]})
+    path = tmp_path / "samples.parquet"
+    pq.write_table(table, path)
+    read_samples(path)
+    assert caplog.messages[0].endswith("; not read: ok?")

@@ -7,6 +7,7 @@ options of the group. It does not know what they mean.
 from __future__ import annotations
 
 import inspect
+import textwrap
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -62,7 +63,7 @@ def command(
             function(**given, options=_build(ctx, kind, own), as_json=as_json)
 
         declared = _declare(kind)
-        made = click.command(name, cls=Command, help=_format_help(kind.__doc__ or ""))(call)
+        made = click.command(name, cls=Command, help=format_help(kind.__doc__ or ""))(call)
         for argument in arguments:
             argument(made)
         made.params += declared
@@ -93,9 +94,12 @@ class Command(click.Command):
             raise click.UsageError(f"{name} is a setting: give --config {name}=VALUE") from None
 
 
-def _format_help(text: str) -> str:
-    """Return the help of a command; click keeps the lines of its example."""
-    return inspect.cleandoc(text).replace("\n\nadacompute ", "\n\n\b\n  adacompute ")
+def format_help(text: str) -> str:
+    """Return the help of a command; click keeps the lines of its examples."""
+    sentence, is_shown, examples = inspect.cleandoc(text).partition("\n\nadacompute ")
+    if not is_shown:
+        return sentence
+    return f"{sentence}\n\n\b\n{textwrap.indent(f'adacompute {examples}', '  ')}"
 
 
 def _declare(kind: type[Any]) -> list[click.Option]:

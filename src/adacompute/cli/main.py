@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 
 from adacompute.cli import analysis, batch, live, pipeline
+from adacompute.cli.definition import format_help
 from adacompute.cli.output import fail
 from adacompute.core.errors import AdaComputeError, ConfigError
 
@@ -26,6 +27,21 @@ MOVED = {
     ("caps", ""): "use adacompute spend caps",
 }
 """Commands and options that were here, and what to use instead."""
+
+EXAMPLES = """Spend an LLM inference budget where it buys accuracy.
+
+adacompute fit samples.csv --today 5 --out policy
+"""
+RESEARCH_EXAMPLES = """Steps that fit takes by itself, and tools for research.
+
+adacompute research import samples.csv --run run
+adacompute research arms run --unit tokens
+"""
+SPEND_EXAMPLES = """Sum what a gateway's calls cost (spend [DIR]), or list its caps.
+
+adacompute spend
+adacompute spend caps gateway.toml
+"""
 
 
 class _InOrder(click.Group):
@@ -63,21 +79,23 @@ class _Spend(click.Group):
 
 
 @click.group(
-    cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=_InOrder,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help=format_help(EXAMPLES),
 )
 @click.version_option(package_name="adacompute", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Spend an LLM inference budget where it buys accuracy."""
+    """Run a command."""
 
 
-@click.group(cls=_InOrder)
+@click.group(cls=_InOrder, help=format_help(RESEARCH_EXAMPLES))
 def research() -> None:
-    """Steps that fit takes by itself, and tools for research."""
+    """Run a command of research."""
 
 
-@click.group(cls=_Spend)
+@click.group(cls=_Spend, help=format_help(SPEND_EXAMPLES))
 def spend() -> None:
-    """Sum what a gateway's calls cost (spend [DIR]), or list its caps."""
+    """Sum what was spent, or run another command about it."""
 
 
 SUM = "sum"

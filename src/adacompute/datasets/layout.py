@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +65,9 @@ KNOWN = tuple(dict.fromkeys([*ALIASES, *SAMPLE_COLUMNS, *QUESTION_COLUMNS, "deci
 
 OF_QUESTIONS = {*QUESTION_COLUMNS, "group", "model", "arm", "sample"}
 """Columns that have one value per row of a wide file."""
+
+MAX_UNREAD = 8
+"""Number of columns that are listed as not read."""
 
 CONTENT = frozenset({"answer", "completion", "correct"})
 """Columns without which a file holds no samples."""
@@ -123,6 +126,11 @@ class Layout:
             columns["gold"] = self.columns["answer"]
             guessed |= {"gold"}
         return replace(self, columns=columns, lists=frozenset(), guessed=guessed)
+
+    def list_unread(self, names: Iterable[str]) -> list[str]:
+        """Return those of the columns of a file that hold nothing of ours."""
+        used = {self.chat, *(name for own in self.columns.values() for name in own)}
+        return [name for name in names if name not in used and not is_ours(name)]
 
     def describe(self, known: Collection[str]) -> list[str]:
         """Return what was guessed of some of our columns, as it can be given."""
@@ -279,7 +287,9 @@ def _text_of(content: Any) -> str | None:  # noqa: ANN401 - any JSON
     return content.encode("utf-8", "replace").decode() if isinstance(content, str) else None
 
 
-def report(source: object, guesses: list[str]) -> None:
-    """Log in one line what was guessed of a source."""
+def report(source: object, guesses: list[str], unread: Sequence[str]) -> None:
+    """Log in one line what was guessed of a source, and which of its columns were not read."""
     if guesses:
-        logger.info("%s: read as %s", source, ", ".join(guesses))
+        more = ", …" if len(unread) > MAX_UNREAD else ""
+        rest = [f"not read: {', '.join(unread[:MAX_UNREAD])}{more}"] if unread else []
+        logger.info("%s: read as %s", source, "; ".join([*guesses, *rest]))

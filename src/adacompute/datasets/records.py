@@ -73,7 +73,8 @@ class Problems:
         names = ", ".join(self.names)
         is_missing = any(text.startswith("no column") for text in texts)
         remedy = (
-            f"; its columns are {names}: name them with --columns OURS=THEIRS (columns= in Python)"
+            f"; its columns are {names}: say which is which, such as --columns question=COLUMN,"
+            "completion=COLUMN,correct=COLUMN (columns= in Python)"
         )
         end = remedy if is_missing else ""
         if len(texts) == 1:

@@ -147,7 +147,9 @@ def read_rows(
     }
     own, rows = unfold(cast, n_rows, wanted, problems)
     guesses = _complete(own, rows, schema, wanted, problems)
-    report(problems.source, [*wanted.describe(schema.names), *guesses])
+    if names := wanted.describe(schema.names):
+        guesses = [", ".join(names), *guesses]
+    report(problems.source, guesses, layout.list_unread(problems.names))
     schema = add_signals(schema, own, problems.source)
     return RecordedRows(_select(own, len(rows), schema, wanted, problems), problems, layout)
 

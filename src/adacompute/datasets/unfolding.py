@@ -120,9 +120,7 @@ def add_ids(columns: Columns, rows: IntArray, layout: Layout, problems: Problems
     if layout.is_wide:
         columns["question_id"] = pa.array(rows).cast(pa.string())
         return "every row is one question"
-    problems.add(
-        "no column 'question_id', and no texts of all questions to know them by", "question_id"
-    )
+    problems.add("no column of questions (question, or question_id)", "question_id")
     columns["question_id"] = pa.array([""] * len(rows), pa.string())
     return None
 

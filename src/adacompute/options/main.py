@@ -146,9 +146,10 @@ class ReportOptions(PriceOptions, SavingOptions):
 class CollectOptions(
     ArmOptions, SamplingOptions, ServerOptions, PriceOptions, ColumnOptions, SeedOptions
 ):
-    """Sample what a run lacks from any OpenAI-compatible server.
+    r"""Sample what a run lacks from any OpenAI-compatible server.
 
-    adacompute collect questions.jsonl --run run --base-url URL --model NAME --grader numeric
+    adacompute collect questions.jsonl --grader numeric --run run \
+      --base-url URL --model NAME
     """
 
     OPTIONS: ClassVar = (
@@ -219,9 +220,10 @@ class ServeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions(PriceOptions, ColumnOptions, KeyOptions):
-    """Answer files of questions under a hard total.
+    r"""Answer files of questions under a hard total.
 
-    adacompute batch questions.jsonl --bundle policy --base-url URL --total 500 --out answers
+    adacompute batch questions.jsonl --bundle policy --total 500 --out answers \
+      --base-url URL
     """
 
     OPTIONS: ClassVar = (

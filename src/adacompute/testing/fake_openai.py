@@ -32,7 +32,7 @@ from contextlib import asynccontextmanager, contextmanager
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
-from adacompute.core.errors import ConfigError, needs_extra
+from adacompute.core.errors import ConfigError, MissingExtra, needs_extra
 from adacompute.testing.fake_answers import (
     FAULTS,
     FakeRequest,
@@ -378,4 +378,7 @@ def _parse(name: str, text: str) -> Any:  # noqa: ANN401 - the type of the field
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except MissingExtra as error:
+        sys.exit(f"{error}")

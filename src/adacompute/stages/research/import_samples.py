@@ -317,8 +317,9 @@ def _find_answers(rows: RecordedRows, grader: Grader | None) -> RecordedRows:
         and table["answer"].null_count == len(table) > table["completion"].null_count
     ):
         rows.problems.add(
-            "there are completions and no answers: give --grader (grader=), such as numeric, to "
-            "find the answers in them, or --columns answer=COLUMN if they are answers",
+            "there are completions and no answers: give --grader (grader=) numeric, math, choice, "
+            "exact or cmd:COMMAND, to find the answers in them, or --columns answer=COLUMN if they "
+            "are answers",
             "answer",
         )
     return rows
