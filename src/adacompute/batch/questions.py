@@ -164,7 +164,7 @@ def _find_columns(path: str, columns: Mapping[str, str] | None) -> tuple[str, st
     """Return the columns of texts and of ids of a file, and whether the texts may be chats."""
     with _open(path) as stream:
         layout = find_layout(read_examples(stream, _format_of(path) or "", path), columns)
-    report(path, layout.describe((TEXT_COLUMN, ID_COLUMN)))
+    report(path, layout.describe((TEXT_COLUMN, ID_COLUMN)), ())
     ids = layout.columns.get(ID_COLUMN, (ID_COLUMN,))[0]
     if TEXT_COLUMN in layout.columns or layout.chat is None:
         return layout.columns.get(TEXT_COLUMN, (TEXT_COLUMN,))[0], ids, False
