@@ -66,7 +66,7 @@ KNOWN = tuple(dict.fromkeys([*ALIASES, *SAMPLE_COLUMNS, *QUESTION_COLUMNS, "deci
 OF_QUESTIONS = {*QUESTION_COLUMNS, "group", "model", "arm", "sample"}
 """Columns that have one value per row of a wide file."""
 
-MAX_UNREAD = 8
+MAX_UNUSED = 8
 """Number of columns that are listed as not read."""
 
 CONTENT = frozenset({"answer", "completion", "correct"})
@@ -127,7 +127,7 @@ class Layout:
             guessed |= {"gold"}
         return replace(self, columns=columns, lists=frozenset(), guessed=guessed)
 
-    def list_unread(self, names: Iterable[str]) -> list[str]:
+    def list_unused(self, names: Iterable[str]) -> list[str]:
         """Return those of the columns of a file that hold nothing of ours."""
         used = {self.chat, *(name for own in self.columns.values() for name in own)}
         return [name for name in names if name not in used and not is_ours(name)]
@@ -287,9 +287,9 @@ def _text_of(content: Any) -> str | None:  # noqa: ANN401 - any JSON
     return content.encode("utf-8", "replace").decode() if isinstance(content, str) else None
 
 
-def report(source: object, guesses: list[str], unread: Sequence[str]) -> None:
+def report(source: object, guesses: list[str], unused: Sequence[str]) -> None:
     """Log in one line what was guessed of a source, and which of its columns were not read."""
     if guesses:
-        more = ", …" if len(unread) > MAX_UNREAD else ""
-        rest = [f"not read: {', '.join(unread[:MAX_UNREAD])}{more}"] if unread else []
+        more = ", …" if len(unused) > MAX_UNUSED else ""
+        rest = [f"not read: {', '.join(unused[:MAX_UNUSED])}{more}"] if unused else []
         logger.info("%s: read as %s", source, "; ".join([*guesses, *rest]))

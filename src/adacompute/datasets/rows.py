@@ -149,7 +149,7 @@ def read_rows(
     guesses = _complete(own, rows, schema, wanted, problems)
     if names := wanted.describe(schema.names):
         guesses = [", ".join(names), *guesses]
-    report(problems.source, guesses, layout.list_unread(problems.names))
+    report(problems.source, guesses, layout.list_unused(problems.names))
     schema = add_signals(schema, own, problems.source)
     return RecordedRows(_select(own, len(rows), schema, wanted, problems), problems, layout)
 
