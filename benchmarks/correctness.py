@@ -14,6 +14,7 @@ Recorded samples are found in ``ADACOMPUTE_DATA``.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import time
@@ -79,20 +80,20 @@ def describe(ranked: RankedAnswers) -> dict[str, Any]:
 def score(place: Path, names: list[str], policy: str) -> None:
     """Measure sets; what is there is not computed again."""
     place.mkdir(parents=True, exist_ok=True)
-    for name, file in list_sets().items():
-        for seed in SEEDS:
-            path = place / f"{name} {seed}.json"
-            if path.exists() or (names and name not in names):
-                continue
-            start, experiment = time.perf_counter(), make_experiment(name, file, seed)
-            if len(experiment.pool) < MIN_QUESTIONS:
-                break
-            budget = experiment.budgets[min(BUDGET_PLACE, len(experiment.budgets) - 1)]
-            found = describe(rank(experiment, policy, budget)[0])
-            found["group"] = [str(one) for one in experiment.pool.group]
-            path.write_text(json.dumps(found))
-            shown = " ".join(f"{found[one]['area']:.3f}" for one in found if one != "group")
-            print(f"{name} {seed}: {shown} ({time.perf_counter() - start:.0f} s)", flush=True)
+    sets = {name: file for name, file in list_sets().items() if not names or name in names}
+    for seed, (name, file) in itertools.product(SEEDS, sets.items()):
+        path = place / f"{name} {seed}.json"
+        if path.exists():
+            continue
+        start, experiment = time.perf_counter(), make_experiment(name, file, seed)
+        if len(experiment.pool) < MIN_QUESTIONS:
+            continue
+        budget = experiment.budgets[min(BUDGET_PLACE, len(experiment.budgets) - 1)]
+        found = describe(rank(experiment, policy, budget)[0])
+        found["group"] = [str(one) for one in experiment.pool.group]
+        path.write_text(json.dumps(found))
+        shown = " ".join(f"{found[one]['area']:.3f}" for one in found if one != "group")
+        print(f"{name} {seed}: {shown} ({time.perf_counter() - start:.0f} s)", flush=True)
 
 
 def table(place: Path) -> None:
