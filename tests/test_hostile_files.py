@@ -197,16 +197,17 @@ def test_the_directory_of_an_encoder_is_not_taken_from_a_bundle(
 # Files of a bundle.
 
 
-@pytest.mark.parametrize("name", [FILE, TABLES])
+@pytest.mark.parametrize("name", [FILE, "tables-*.npz"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_only_regular_files_of_a_bundle_are_read(
     bundle: Path, tmp_path: Path, name: str, kind: str
 ) -> None:
-    (bundle / name).rename(tmp_path / name)
+    path, moved = next(bundle.glob(name)), tmp_path / "moved"
+    path.rename(moved)
     if kind == "link":
-        (bundle / name).symlink_to(tmp_path / name)
+        path.symlink_to(moved)
     else:
-        os.mkfifo(bundle / name)
+        os.mkfifo(path)
     with refused(BundleError):
         load_bundle(bundle)
 
@@ -219,7 +220,7 @@ def test_a_document_that_would_fill_the_memory_is_refused(bundle: Path, data: by
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(bundle: Path) -> None:
-    os.truncate(bundle / TABLES, (256 << 20) + 1)
+    os.truncate(next(bundle.glob("tables-*.npz")), (256 << 20) + 1)
     with refused(BundleError):
         load_bundle(bundle)
 

@@ -40,7 +40,7 @@ def read_rows() -> list[MapRow]:
         if not line.startswith("| ") or cells[-3] == "here":
             continue
         *_, paper, here, tests, found = cells
-        functions = re.findall(r"`(\w+/\w+\.\w+)`", here)
+        functions = re.findall(r"`((?:\w+/)+\w+\.\w+)`", here)
         rows.append(MapRow(paper, here, tuple(functions), tuple(find_tests(tests + found))))
     return rows
 

@@ -47,6 +47,7 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
         "levels": [1, 2],
         "levels_excluded": [8, 16],
         "today": [],
+        "arms": None,
         "unparsed_share": 0.125,
         "skipped": {"router": "this needs xgboost"},
         "rows": [row("mixture", 2.0, 0.0), row("retry", 2.0, 0.1, 0.75), row("retry", 4.0, -0.2)],
@@ -116,6 +117,8 @@ CALIBRATED = {
     "retry_gain": 0.0004,
     "gain_by_votes": 0.0,
     "today": None,
+    "p_correct": None,
+    "precision": None,
 }
 
 

@@ -28,7 +28,7 @@ def test_costs_of_calls() -> None:
 
 
 def test_costs_without_a_bound_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--max-output-tokens"):
+    with pytest.raises(ConfigError, match="--config max-output-tokens"):
         CallCosts("tokens").check("m", None)
     with pytest.raises(ConfigError, match="seconds"):
         CallCosts("seconds")

@@ -133,7 +133,7 @@ def test_a_public_list_is_in_prices_per_token(public_list: Path) -> None:
 def test_a_model_that_is_not_listed_is_priced_as_one_that_is(public_list: Path) -> None:
     dated = "gpt-5.2-2025-12-11"
     listed = parse_token_prices(public_list)
-    with pytest.raises(ConfigError, match=f"--price-as {dated}=LISTED") as caught:
+    with pytest.raises(ConfigError, match=f"--config price-as={dated}=LISTED") as caught:
         find_token_prices(listed, dated)
     assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"'openai/gpt-5\.2'"):
