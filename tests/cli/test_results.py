@@ -50,6 +50,7 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
         "arms": None,
         "unparsed_share": 0.125,
         "skipped": {"router": "this needs xgboost"},
+        "arms": None,
         "rows": [row("mixture", 2.0, 0.0), row("retry", 2.0, 0.1, 0.75), row("retry", 4.0, -0.2)],
     }
     results.print_scores(result)
@@ -62,7 +63,7 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1.3" in printed
     assert "12.5 % of the samples" in printed
     assert "router (this needs xgboost)" in printed
-    for cost, shown in ((5.97e-7, "5.97e-07"), (307500.0, "307500"), (12.345, "12.35")):
+    for cost, shown in ((5.97e-7, "0.000000597"), (307500.0, "307500"), (12.345, "12.35")):
         expensive = row("router", 10 * cost, 0.0) | {"cost": cost}
         results.print_scores({**result, "rows": [expensive]})
         assert f"cost {shown}" in " ".join(capsys.readouterr().out.split())
@@ -173,7 +174,10 @@ def test_what_is_saved_is_printed_first(
         (("--budget", "1"), "Best allocation of 1 sample per question"),
         (("--budget", "2"), "Best allocation of 2 samples per question"),
         (("--budget", "9", "--unit", "tokens"), "Best allocation of 9 tokens per question"),
-        (("--budget", "9", "--unit", "money"), "Best allocation of 9 in money per question"),
+        (
+            ("--budget", "9", "--unit", "money"),
+            "Best allocation of 9000 currency units per 1,000 questions",
+        ),
     ],
 )
 def test_title_names_the_budget_with_its_unit(
@@ -198,8 +202,8 @@ def test_long_price_schedule_is_thinned_out_for_people_only(call: Call, run: Pat
     _, _, below = shown.partition("12 of ")
     prices = [line.split("│")[1].strip() for line in below.splitlines() if line.startswith("│")]
     assert len(prices) == 12
-    assert prices[0] == f"{whole[0]['price']:.4g}"
-    assert prices[-1] == f"{whole[-1]['price']:.4g}"
+    assert prices[0] == format_value(whole[0]["price"])
+    assert prices[-1] == format_value(whole[-1]["price"])
 
 
 def test_independent_questions_are_counted_where_there_are_copies(
@@ -223,3 +227,14 @@ def test_independent_questions_are_counted_where_there_are_copies(
         assert ("48 questions (24 independent) × 4 samples" in printed) == (count == 48)
         found = call("evaluate", run, *options, "--json").document
         assert (found["questions"], found["independent_questions"]) == (count, 24)
+
+
+def test_costs_in_money_are_those_of_1000_questions(capsys: pytest.CaptureFixture[str]) -> None:
+    level = {"arm": "low", "samples": 1, "cost": 4.199e-05, "accuracy": 0.5, "efficient": True}
+    level |= {"accuracy_low": 0.4, "accuracy_high": 0.6, "dominated_by": None}
+    level |= {"latency_p50_s": None, "latency_p95_s": None}
+    results.print_arms({"rows": [level], "unit": "money", "questions": 80, "confidence": 0.95})
+    printed = capsys.readouterr().out
+    assert "currency units per 1,000 questions" in printed
+    assert "0.04199" in printed
+    assert "e-0" not in printed

@@ -23,6 +23,7 @@ from adacompute.evaluation.pool import describe_assignments, describe_copies
 from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.scoring.precision import Precision, describe_p_correct
 from adacompute.evaluation.scoring.saving_text import (
+    cost_scale,
     describe_advice,
     describe_recorded,
     describe_saving,
@@ -126,7 +127,9 @@ class Calibration(Tabular):
         return plot_calibration(vars(self) | {"frontier": self.to_arrow().to_pylist()}, ax)
 
     def _title(self) -> str:
-        return f"Calibration of {self.policy} at {self.budget:g} {self.unit} per question"
+        scale, unit = cost_scale(self.unit)
+        each = "" if self.unit == "money" else " per question"
+        return f"Calibration of {self.policy} at {self.budget * scale:g} {unit}{each}"
 
     def _saving(self) -> list[str]:
         """Return what is saved compared with today, line by line; empty without today."""
@@ -139,7 +142,12 @@ class Calibration(Tabular):
     def _facts(self) -> dict[str, str]:
         """Return what was measured, by the names under which it is printed."""
         low, gain, high = (100 * value for value in (self.gain_low, self.gain, self.gain_high))
-        interval, price = f"({self.cost_low:.4g} to {self.cost_high:.4g})", f"{self.price:.4g}"
+        scale, unit = cost_scale(self.unit)
+        low_cost, cost, high_cost = (
+            f"{one * scale:.4g}" for one in (self.cost_low, self.cost, self.cost_high)
+        )
+        each = "" if self.unit == "money" else " per question"
+        price = f"{self.price:.4g}"
         copies = describe_copies(self.n_questions, self.n_independent)
         mean = describe_assignments(self.n_assignments)
         questions = f"{self.n_questions}{copies} held-out questions{mean}"
@@ -147,7 +155,7 @@ class Calibration(Tabular):
             "verdict": f"{self.verdict}: {self.advice}",
             "gain": f"{gain:+.1f} points ({low:+.1f} to {high:+.1f}) over the best mixture",
             "accuracy": f"{self.accuracy:.3f} on {questions}",
-            "cost": f"{self.cost:.4g} {self.unit} per question {interval}, at price {price}",
+            "cost": f"{cost} {unit}{each} ({low_cost} to {high_cost}), at price {price}",
         }
         if self.p_correct is not None:
             facts["sure"] = describe_p_correct(self.p_correct)

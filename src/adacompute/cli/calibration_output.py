@@ -8,6 +8,7 @@ from typing import Any
 from adacompute.cli.output import (
     Cell,
     format_amount,
+    format_cost,
     format_percent,
     format_points,
     format_value,
@@ -73,7 +74,7 @@ def print_same_answer(result: Result) -> None:
         {
             "Bundle": result["bundle"],
             "Stops at": chosen,
-            "Expected cost": f"{format_amount(result['cost'], result['unit'])} per question",
+            "Expected cost": format_cost(result["cost"], result["unit"]),
             "Rounds per question": f"{result['rounds']:.2f}",
             "Latency": _format_latency(today),
             "Questions": result["questions"],
@@ -120,7 +121,7 @@ def _print_verdict(result: Result) -> None:
         f"Calibrated {result['policy']}",
         {
             "Bundle": result["bundle"],
-            "Budget": f"{format_amount(result['budget'], result['unit'])} per question",
+            "Budget": _budget(result),
             "Expected cost": _expected_cost(result),
             "Rounds per question": f"{result['rounds']:.2f}",
             "Latency": _format_latency(result),
@@ -163,19 +164,31 @@ def print_saving(today: Result, unit: str) -> None:
 
 def print_savings(rows: list[Result], unit: str) -> None:
     """Print what each policy costs at the accuracy of today, and what it would deliver."""
-    from adacompute.evaluation.scoring.saving_text import name_today
+    from adacompute.evaluation.scoring.saving_text import cost_scale, name_today
 
+    scale, name_of_unit = cost_scale(unit)
     lines: list[list[Cell]] = []
     for row in rows:
         equal, delivered = row["same_accuracy_cost"], row["delivered_cost"]
         ends = (format_percent(row[name], 0) for name in ("saving_low", "saving_high"))
         saving = f"{format_percent(row['saving'], 0)} [{', '.join(ends)}]".replace(" %", "")
-        costs = [format_value(value, 3) for value in (equal, delivered)]
+        costs = [format_value(None if c is None else c * scale, 3) for c in (equal, delivered)]
         verdict = (row["verdict"], STYLES[row["verdict"]])
         lines.append([row["policy"], costs[0], saving, costs[1], verdict])
     title = f"Today: {name_today(rows[0], unit)}, {format_percent(rows[0]['accuracy'])} correct"
     columns = ["Policy", "Equal at", "Saves %", "Delivers", "Verdict"]
-    print_cells(f"{title}; costs in {unit}, savings with 95 % intervals", columns, lines)
+    print_cells(f"{title}; costs in {name_of_unit}, savings with 95 % intervals", columns, lines)
+
+
+def scale_costs(rows: list[Result], unit: str) -> tuple[list[Result], str]:
+    """Return rows with costs and budgets for people, and their unit."""
+    from adacompute.evaluation.scoring.saving_text import cost_scale
+
+    scale, name = cost_scale(unit)
+    if scale == 1:
+        return rows, name
+    names = ("cost", "budget")
+    return [row | {key: row[key] * scale for key in names if key in row} for row in rows], name
 
 
 def describe_gain(result: Result) -> str:
@@ -198,12 +211,22 @@ def describe_vote_gain(result: Result) -> str:
 
 
 def _expected_cost(result: Result) -> str:
+    from adacompute.evaluation.scoring.saving_text import cost_scale
+
+    scale, _ = cost_scale(result["unit"])
+    low, high = (format_value(result[name] * scale) for name in ("cost_low", "cost_high"))
     when = f"over {result['horizon']} questions" if result["horizon"] else "in the long run"
     return (
-        f"{format_amount(result['cost'], result['unit'])} per question "
-        f"({format_percent(result['confidence'], 0)} interval {format_value(result['cost_low'])} "
-        f"to {format_value(result['cost_high'])} {when})"
+        f"{format_cost(result['cost'], result['unit'])} "
+        f"({format_percent(result['confidence'], 0)} interval {low} to {high} {when})"
     )
+
+
+def _budget(result: Result) -> str:
+    """Return the budget; of money also that of a question, which is what commands take."""
+    text = format_cost(result["budget"], result["unit"])
+    own = f" (--budget {format_value(result['budget'])})" if result["unit"] == "money" else ""
+    return f"{text}{own}"
 
 
 def _format_latency(result: Result) -> str | None:

@@ -12,6 +12,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 NOTHING = "–"
 DIGITS = 4
+SMALLEST = 1e-9
+"""Numbers above it are written without an exponent."""
 
 Cell = str | tuple[str, str]
 """A text, or a text and its rich style."""
@@ -187,7 +190,8 @@ def format_value(value: Any, digits: int = DIGITS) -> str:  # noqa: ANN401 - any
         return NOTHING
     if isinstance(value, float):
         whole = f"{value:.0f}"
-        return whole if len(whole.lstrip("-")) > digits else f"{value:.{digits}g}"
+        text = whole if len(whole.lstrip("-")) > digits else f"{value:.{digits}g}"
+        return f"{Decimal(text):f}" if SMALLEST < abs(value) < 1 else text
     if isinstance(value, dict):
         pairs = (f"{format_value(key)}: {format_value(item)}" for key, item in value.items())
         return ", ".join(pairs) or NOTHING
@@ -222,6 +226,20 @@ def format_share(count: int, total: int) -> str:
     '170 (1.2 %)'
     """
     return f"{count} ({format_percent(count / total)})" if total else str(count)
+
+
+def format_cost(cost: float, unit: str) -> str:
+    """Format a mean cost per question, or of 1,000 questions if it is in money.
+
+    >>> format_cost(2.5, "tokens"), format_cost(0.00004199, "money")
+    ('2.5 tokens per question', '0.04199 currency units per 1,000 questions')
+    """
+    from adacompute.evaluation.scoring.saving_text import cost_scale
+
+    scale, name = cost_scale(unit)
+    if scale != 1:
+        return f"{format_value(float(cost * scale))} {name}"
+    return f"{format_amount(cost, unit)} per question"
 
 
 def format_amount(number: float, unit: str) -> str:

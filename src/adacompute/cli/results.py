@@ -16,11 +16,13 @@ from adacompute.cli.calibration_output import (
     print_same_answer,
     print_saving,
     print_savings,
+    scale_costs,
 )
 from adacompute.cli.output import (
     NOTHING,
     Cell,
     format_amount,
+    format_cost,
     format_percent,
     format_points,
     format_share,
@@ -165,9 +167,9 @@ def print_solution(result: Result, budget: float) -> None:
     unit, gap = result["unit"], f"{100 * result['gap']:.2f} points above this allocation"
     noun = " samples" if next(iter(result["shares"])).isdigit() else ""  # none: levels of arms
     print_values(
-        f"Best allocation of {format_amount(budget, unit)} per question",
+        f"Best allocation of {format_cost(budget, unit)}",
         {
-            "Mean cost": format_amount(result["cost"], unit),
+            "Mean cost": format_cost(result["cost"], unit),
             "Accuracy": format_percent(result["utility"]),
             "Upper bound": f"{format_percent(result['bound'])}, {gap}",
             "Price": result["price"],
@@ -239,14 +241,15 @@ def print_scores(result: Result) -> None:
     from adacompute.evaluation.pool import describe_assignments
 
     mean = describe_assignments(result["fold_assignments"])
-    title = f"Accuracy by mean budget in {result['unit']}, held-out questions{mean}{dropped}"
+    rows, unit = scale_costs(result["rows"], result["unit"])
+    title = f"Accuracy by mean budget in {unit}, held-out questions{mean}{dropped}"
     if result["today"]:
         print_savings(result["today"], result["unit"])
-    print_by_budget(title, result["rows"], _accuracy)
+    print_by_budget(title, rows, _accuracy)
     title = "Difference to the mixture at equal cost, in points (95 % interval)"
-    print_by_budget(title, result["rows"], _difference)
-    print_by_budget("Headroom recovered", result["rows"], _headroom)
-    print_by_budget("Mean rounds per question", result["rows"], _rounds)
+    print_by_budget(title, rows, _difference)
+    print_by_budget("Headroom recovered", rows, _headroom)
+    print_by_budget("Mean rounds per question", rows, _rounds)
     print_text(_legend(result))
     print_skipped(result)
     if result["arms"] is not None:
@@ -255,7 +258,7 @@ def print_scores(result: Result) -> None:
 
 def print_arms(result: Result) -> None:
     """Print efficient levels by rising cost, and the best level of each arm that has none."""
-    rows = sorted(result["rows"], key=lambda row: row["cost"])
+    rows, unit = scale_costs(sorted(result["rows"], key=lambda row: row["cost"]), result["unit"])
     has_efficient = {row["arm"] for row in rows if row["efficient"]}
     best: dict[str, Result] = {}
     for row in rows:
@@ -263,7 +266,7 @@ def print_arms(result: Result) -> None:
             held = best.setdefault(row["arm"], row)
             best[row["arm"]] = row if row["accuracy"] > held["accuracy"] else held
     shown = [row for row in rows if row["efficient"] or row is best.get(row["arm"])]
-    title = f"Arms by mean cost in {result['unit']}, {result['questions']} questions"
+    title = f"Arms by mean cost in {unit}, {result['questions']} questions"
     print_rows(title, [_describe_level(row, result["confidence"]) for row in shown])
     from adacompute.stages.research.arms import level_name
 
@@ -361,7 +364,7 @@ def print_report(result: Result) -> None:
             "Policy": result["policy"],
             "Verdict": result["verdict"],
             "Questions": describe_questions(result),
-            "Mean cost": format_amount(result["cost"], result["unit"]),
+            "Mean cost": format_cost(result["cost"], result["unit"]),
             "Not scored": ", ".join(result["skipped"]) or None,
         },
     )
@@ -393,5 +396,4 @@ def print_demo_end(result: Result) -> None:
         print_text(f"Not shown: {what}, because {reason}.", wrap=False)
     print_text(f"The run is in {result['run']}", wrap=False)
     if "calibrate" in result:
-        found = result["calibrate"]
-        print_saving(found["today"], found["unit"])
+        print_saving(result["calibrate"]["today"], result["calibrate"]["unit"])

@@ -28,6 +28,15 @@ SPENT = 0.98
 """Share of a cost from which it counts as spent."""
 
 
+def cost_scale(unit: str) -> tuple[int, str]:
+    """Return what mean costs are multiplied by for people, and the name of what it then is.
+
+    >>> cost_scale("money"), cost_scale("tokens")
+    ((1000, 'currency units per 1,000 questions'), (1, 'tokens'))
+    """
+    return (1000, "currency units per 1,000 questions") if unit == "money" else (1, unit)
+
+
 def describe_saving(today: Mapping[str, Any], unit: str) -> list[str]:
     """Return the statement: what is saved first, then the details."""
     lines = [headline_saving(today, unit)]
@@ -76,8 +85,8 @@ def headline_saving(today: Mapping[str, Any], unit: str) -> str:
     else:
         accuracy = f"at most {-100 * low:.1f} points less accurate ({confidence}; {estimate})"
     cost, saving = today["delivered_cost"], today["delivered_saving"]
-    amount = _number(cost) if unit == "samples" else _amount(cost, unit)
-    return f"{name_today(today, unit)} → {amount} per question: {_less(saving)}, {accuracy}."
+    amount = f"{_number(cost)} per question" if unit == "samples" else _mean_cost(cost, unit)
+    return f"{name_today(today, unit)} → {amount}: {_less(saving)}, {accuracy}."
 
 
 def name_today(today: Mapping[str, Any], unit: str) -> str:
@@ -104,9 +113,10 @@ def _describe_accuracy(today: Mapping[str, Any], unit: str) -> str:
     at_cost, now = (f"{100 * today[name]:.1f} %" for name in ("accuracy_at_cost", "accuracy"))
     cost, spent = today["cost"], today["spent_at_cost"]
     if spent < SPENT * cost:
-        spends = f"It spends {_number(spent)} of {_amount(cost, unit)}: more buys nothing"
+        part = _number(spent * cost_scale(unit)[0])
+        spends = f"It spends {part} of {_amount(cost, unit)}: more buys nothing"
         return f"{spends}; {at_cost} correct there, today {now}."
-    return f"At {_amount(cost, unit)} per question: {at_cost} correct, today {now}."
+    return f"At {_mean_cost(cost, unit)}: {at_cost} correct, today {now}."
 
 
 def _describe_rounds(today: Mapping[str, Any]) -> str:
@@ -139,11 +149,11 @@ def describe_advice(today: Mapping[str, Any], unit: str) -> str:
     way = next((one for one in today["ways"] if one["way"] == today["advice"]), None)
     if today["advice"] == AS_TODAY or way is None:
         return "stay with what you run today"
-    saving, cost = _less(way["saving"]), _amount(way["cost"], unit)
+    saving, cost = _less(way["saving"]), _mean_cost(way["cost"], unit)
     return {
         FEWER: f"draw {_samples(way.get('samples', 0))} per question: {saving}",
-        WEIGHTED: f"weigh the votes by log-probability, at {cost} per question: {saving}",
-        OTHER_ARM: f"use the best mixture of arms, at {cost} per question: {saving}",
+        WEIGHTED: f"weigh the votes by log-probability, at {cost}: {saving}",
+        OTHER_ARM: f"use the best mixture of arms, at {cost}: {saving}",
         DECIDED: f"stop when the rest cannot change the vote: {saving}, the same answers",
         POLICY: f"use this policy: {saving}",
     }.get(way["way"], f"{way['way']}: {saving}")
@@ -178,8 +188,13 @@ def _number(value: float) -> str:
 
 
 def _amount(cost: float, unit: str) -> str:
-    """Write a cost; money has no plural."""
-    text = _number(cost)
-    if unit == "money":
-        return f"{text} in money"
-    return f"{text} {unit.removesuffix('s') if text == '1' else unit}"
+    """Write a mean cost."""
+    scale, name = cost_scale(unit)
+    text = _number(cost * scale)
+    return f"{text} {name.removesuffix('s') if text == '1' and scale == 1 else name}"
+
+
+def _mean_cost(cost: float, unit: str) -> str:
+    """Write a mean cost, with the number of questions that it is for."""
+    text = _amount(cost, unit)
+    return text if unit == "money" else f"{text} per question"
