@@ -12,6 +12,7 @@ import pytest
 from adacompute.cli import results
 from adacompute.cli.calibration_output import _expected_cost, print_calibration
 from adacompute.cli.live import _print_caps
+from adacompute.cli.output import format_value
 from adacompute.stages.research import estimate as estimate_stage
 from adacompute.stages.research.import_samples import import_samples
 
@@ -50,7 +51,6 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
         "arms": None,
         "unparsed_share": 0.125,
         "skipped": {"router": "this needs xgboost"},
-        "arms": None,
         "rows": [row("mixture", 2.0, 0.0), row("retry", 2.0, 0.1, 0.75), row("retry", 4.0, -0.2)],
     }
     results.print_scores(result)
