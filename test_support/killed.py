@@ -14,12 +14,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adacompute.cli.main import list_commands
+from adacompute.cli.options import Setting
 from adacompute.testing.fake_openai import FakeUpstream
 from test_support.gateways import process_tree
 
@@ -73,6 +75,17 @@ def script(*parts: tuple[int, str]) -> tuple[str, ...]:
     ('ok', 'ok', 'half')
     """
     return tuple(outcome for count, outcome in parts for _ in range(count))
+
+
+def as_words(command: str, options: Iterable[tuple[str, object]]) -> list[str]:
+    """Return the arguments that give options, of which some are settings of the command."""
+    params = list_commands()[command].params
+    settings = {name for one in params if isinstance(one, Setting) for name in one.opts}
+    words: list[str] = []
+    for name, value in options:
+        is_setting = f"--{name}" in settings
+        words += ["--config", f"{name}={value}"] if is_setting else [f"--{name}", str(value)]
+    return words
 
 
 def run_command(*arguments: str, folder: Path) -> tuple[int, dict[str, Any]]:

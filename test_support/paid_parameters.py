@@ -53,7 +53,6 @@ class PaidRun:
     latency_s: float
     fault_rates: Mapping[str, float] = field(default_factory=dict)
     timeout_s: float | None = None
-    reserve: float = 0.0
     is_agreement: bool = False
     adaptive: float | None = None
     two_arms: bool = False
@@ -105,7 +104,6 @@ def draw_run(kind: str, seed: int) -> PaidRun:
         latency_s=rng.choice((0.0, 1.0, rng.random())) * longest_s,
         fault_rates=rates,
         timeout_s=SILENT_S if is_collected and any(rates.get(name) for name in SILENT) else None,
-        reserve=rng.choice((0.0, rng.random() * 0.02)),
         is_agreement=rng.random() < 0.5,
         adaptive=1.0 + rng.random() if is_collected and rng.random() < 1 / 3 else None,
         two_arms=two_arms,

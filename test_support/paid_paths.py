@@ -18,8 +18,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from adacompute.cli.main import list_commands
-from adacompute.cli.options import Setting
 from adacompute.core.types import make_levels
 from adacompute.gateway.settings.config import read_config
 from adacompute.models.capabilities_cache import cache_path, save_cached
@@ -41,6 +39,7 @@ from test_support.gateways import (
 )
 from test_support.killed import (
     TIMEOUT_S,
+    as_words,
     count_served,
     count_stalled,
     run_command,
@@ -130,18 +129,9 @@ def batch(folder: Path, fake: FakeUpstream, **more: object) -> list[str]:
 
 def _command(folder: Path, name: str, options: dict[str, object]) -> list[str]:
     own = {"run", "out", "bundle", "token-prices"}
-    settings = {
-        option
-        for one in list_commands()[name].params
-        if isinstance(one, Setting)
-        for option in one.opts
-    }
     words = [name, str(folder / "questions.jsonl"), "--json"]
-    for option, value in options.items():
-        given = str(folder / str(value) if option in own else value)
-        is_setting = f"--{option}" in settings
-        words += ["--config", f"{option}={given}"] if is_setting else [f"--{option}", given]
-    return words
+    given = [(name, folder / str(one) if name in own else one) for name, one in options.items()]
+    return [*words, *as_words(name, given)]
 
 
 def collected(folder: Path, fake: FakeUpstream, code: int, said: dict[str, Any]) -> Amounts:

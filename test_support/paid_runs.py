@@ -28,6 +28,7 @@ from adacompute.policies.uniform import FixedRule
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 from test_support.forked import ForkedCommand
+from test_support.killed import as_words
 from test_support.paid_commands import PaidCommands, kill_workers
 from test_support.paid_parameters import (
     BOTH,
@@ -178,13 +179,12 @@ def _arguments(
             flags += ["--config", "adaptive=true"]
     else:
         options += [("bundle", folder / "bundle"), ("out", folder / "out")]
-        options += [("total", run.limit), ("reserve", run.reserve)]
+        options.append(("total", run.limit))
         options.append(("max-output-tokens", run.max_tokens))
         if run.kind == RAY:
-            options += [("engine", "ray"), ("ray-address", ray_address)]
+            options.append(("engine", ray_address))
     name = COLLECT if run.kind == COLLECT else "batch"
-    words = [word for key, value in options for word in (f"--{key}", str(value))]
-    return [name, str(folder / "questions.jsonl"), *flags, *words]
+    return [name, str(folder / "questions.jsonl"), *flags, *as_words(name, options)]
 
 
 def _kill_often(

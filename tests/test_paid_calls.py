@@ -72,7 +72,7 @@ def test_a_seed_gives_the_same_parameters(kind: str) -> None:
         RAY: {1, 2, 3},
     }[kind]
     assert {run.n for run in drawn} == {"native", "limit:4", "ignored"}
-    assert all(0 <= run.reserve <= 0.02 and 40 <= run.n_questions <= 400 for run in drawn)
+    assert all(40 <= run.n_questions <= 400 for run in drawn)
 
 
 @pytest.mark.parametrize(
