@@ -144,7 +144,7 @@ class Workspace:
     def _serve(self, line: str) -> None:
         name = next(name for name in SERVERS if line.startswith(name))
         option = re.search(r"--port (\d+)", line)
-        config = re.search(r"--config (\S+)", line)
+        config = re.search(r"--config ([^\s=]+)(?!\S)", line)
         if option is None and config:
             text = (self.directory / config[1]).read_text(encoding="utf-8")
             option = re.search(r"^port = (\d+)", text, re.MULTILINE)
