@@ -119,6 +119,7 @@ CALIBRATED = {
     "gain_by_votes": 0.0,
     "today": None,
     "p_correct": None,
+    "arm_shares": [],
     "precision": None,
 }
 
@@ -238,3 +239,12 @@ def test_costs_in_money_are_those_of_1000_questions(capsys: pytest.CaptureFixtur
     assert "currency units per 1,000 questions" in printed
     assert "0.04199" in printed
     assert "e-0" not in printed
+
+
+def test_a_calibration_over_arms_prints_their_shares(capsys: pytest.CaptureFixture[str]) -> None:
+    shares = [{"arm": "low", "share": 1.0, "cost_share": 0.04}]
+    shares += [{"arm": "high", "share": 0.89, "cost_share": 0.96}]
+    print_calibration({**CALIBRATED, "arm_shares": shares})
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "high 89 % 96 %" in printed
+    assert "--unit tokens" in printed

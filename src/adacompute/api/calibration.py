@@ -65,7 +65,8 @@ class Calibration(Tabular):
     interval from ``gain_low`` to ``gain_high``. ``questions_needed`` is about how many questions in
     total would decide an inconclusive verdict, and 0 otherwise. ``cost_low`` and ``cost_high`` are
     the interval of the mean cost, and ``rounds`` is the mean number of rounds per question.
-    ``latency_p50_s`` and ``latency_p95_s`` are how long a question takes, if that was recorded.
+    ``latency_p50_s`` and ``latency_p95_s`` are how long a question takes, if that was recorded, and
+    ``arm_shares`` the share of the questions and of the cost of each of several arms.
     ``max_budget`` is the most that the policy spends: a larger budget is not used, and `calibrate`
     warns of it.
     ``today`` says what is saved, if it is known what is run today. ``p_correct`` says how well
@@ -100,6 +101,7 @@ class Calibration(Tabular):
     rounds: float
     latency_p50_s: float | None
     latency_p95_s: float | None
+    arm_shares: list[dict[str, Any]]
     confidence: float
     cost_confidence: float | None
     margin: float

@@ -133,6 +133,27 @@ def _print_verdict(result: Result) -> None:
             **needed,
         },
     )
+    _print_arm_shares(result)
+
+
+def _print_arm_shares(result: Result) -> None:
+    """Print which arm is sampled for how many questions; nothing for a single arm."""
+    arms = result["arm_shares"]
+    if arms:
+        rows = [
+            {
+                "Arm": one["arm"],
+                "Questions": format_percent(one["share"], 0),
+                "Share of cost": format_percent(one["cost_share"], 0),
+            }
+            for one in arms
+        ]
+        print_rows("Which arm is sampled, for which share of the questions", rows)
+        if result["unit"] == "samples":
+            print_text(
+                "Here a sample costs the same from every arm: --unit tokens, or money with "
+                "--token-prices, counts what arms cost."
+            )
 
 
 def print_sure(result: Result) -> None:

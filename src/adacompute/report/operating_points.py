@@ -93,7 +93,7 @@ def _describe_point(study: Study, data: QuestionData, point: OperatingPoint) -> 
         **accuracy.named("accuracy"),
         **gain.named("gain"),
         "level_shares": share_by_level(point, study.experiment.levels),
-        "arm_shares": study.share_by_arm(point),
+        "arm_shares": study.frontier.share_by_arm(point.price),
         "bill": {name: BILLED_QUESTIONS * mean for name, mean in means.items()},
         "question_types": by_type(study, point),
         "difficulties": _clean_names(by_difficulty(study, point, data.difficulty)),

@@ -33,7 +33,6 @@ from adacompute.evaluation.scoring.verdict import MIN_QUESTIONS, round_up
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
-    from adacompute.evaluation.evidence import ArmUse
 
 QUESTION_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Numbers of questions for which the interval of the gain is shown, relative to the real number."""
@@ -103,26 +102,6 @@ class Study:
         if self.saving is None:
             return False
         return point.budget == round_up(self.frontier.budget_of(self.saving[0]))
-
-    @cached_property
-    def _use_of_arms(self) -> ArmUse | None:
-        return self.experiment.measure_arms(self.frontier.final)
-
-    def share_by_arm(self, point: OperatingPoint) -> list[dict[str, Any]]:
-        """Return the share of the questions that each arm is sampled for, and its share of cost.
-
-        They are those of the policy that is fitted to all questions. Empty for a single arm.
-        """
-        if self._use_of_arms is None:
-            return []
-        questions, cost = self._use_of_arms.at(point.price)
-        used = self.frontier.final.policy.arms
-        shares = dict(zip(used, zip(questions, cost / cost.sum(), strict=True), strict=True))
-        return [
-            {"arm": name, "share": float(share), "cost_share": float(part)}
-            for name in self.experiment.arm_names
-            for share, part in [shares.get(name, (0.0, 0.0))]
-        ]
 
     @cached_property
     def response_curves(self) -> tuple[list[str], FloatArray]:

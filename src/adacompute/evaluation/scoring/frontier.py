@@ -21,6 +21,7 @@ from adacompute.evaluation.scoring.held_out import ROUNDING, interpolate
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
+    from adacompute.evaluation.evidence import ArmUse
     from adacompute.evaluation.experiment import FittedPolicy
     from adacompute.evaluation.scoring.held_out import CurvePoint, HeldOutCurve
     from adacompute.evaluation.scoring.policy_score import PolicyScore
@@ -152,6 +153,26 @@ class PriceFrontier:
         """Return percentiles of the time that a question takes; None if it was not recorded."""
         taken = self.score.experiment.measure_latency(self.final, price)
         return name_latencies("latency", taken)
+
+    @cached_property
+    def _use_of_arms(self) -> ArmUse | None:
+        return self.score.experiment.measure_arms(self.final)
+
+    def share_by_arm(self, price: float) -> list[dict[str, Any]]:
+        """Return the share of the questions that each arm is sampled for, and its share of cost.
+
+        They are those of the policy that is fitted to all questions. Empty for a single arm.
+        """
+        if self._use_of_arms is None:
+            return []
+        questions, cost = self._use_of_arms.at(price)
+        used = self.final.policy.arms
+        shares = dict(zip(used, zip(questions, cost / cost.sum(), strict=True), strict=True))
+        return [
+            {"arm": name, "share": float(share), "cost_share": float(part)}
+            for name in self.score.experiment.arm_names
+            for share, part in [shares.get(name, (0.0, 0.0))]
+        ]
 
     def describe(self, point: CurvePoint, *, price: float | None = None) -> dict[str, Any]:
         """Return the price, the cost and the accuracy of a point, with two-sided intervals."""

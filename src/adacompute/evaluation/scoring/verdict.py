@@ -119,6 +119,7 @@ def calibrate(
         **_judge_point(score, point, settings, budget),
         **found,
         **frontier.describe_latency(found["price"]),
+        "arm_shares": frontier.share_by_arm(found["price"]),
         "confidence": settings.confidence,
         "cost_confidence": settings.cost_confidence,
         "margin": MARGIN,

@@ -30,6 +30,7 @@ from adacompute.gateway.processes.logs import set_up_logging
 from adacompute.gateway.requests.admission import Admission
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import describe_verdict, load_models
+from adacompute.models.probe import PROBE_SAMPLES
 
 LOG = logging.getLogger("adacompute.gateway.processes.worker")
 STATE_INTERVAL_S = 0.5
@@ -146,6 +147,13 @@ def build_application(settings: Mapping[str, Any]) -> tuple[Application, list[st
     sampled = [one for virtual in models.values() for one in virtual.upstream_models.values()]
     if config.probe and any(needs_probe(one.capabilities) for one in sampled):
         messages.append("probing the upstream in the background: /ready answers 503 until then")
+        messages += [
+            f"the probe counts against the cap of {cap.amount:g} samples, and draws about "
+            f"{PROBE_SAMPLES}: set a larger cap, or probe = false"
+            for cap in config.caps
+            if (cap.client, cap.model, cap.unit) == (None, None, "samples")
+            and cap.amount < 10 * PROBE_SAMPLES
+        ]
     admission = Admission(config, Path(settings["counts"]), settings["slot"])
     register = config.open_register()
     application = build(
