@@ -30,9 +30,6 @@ MAX_CHOICES = 64
 MAX_CALLS, MAX_PROMPT_TOKENS, MAX_COMPLETION_TOKENS = 64, 12_800, 8_000
 """The most that one probe needs of a server that takes token limits and does not fail."""
 
-PROBE_SAMPLES = 100
-"""About how many samples one probe draws."""
-
 _COUNTING_PROMPT = "Count from 1 to 50, with commas."
 _VARIED_PROMPT = "Write one short sentence about anything you like."
 _SUM_PROMPT = "What is 17 + 25? Answer with the number only."

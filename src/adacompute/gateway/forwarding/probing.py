@@ -46,6 +46,9 @@ LOCK_WAIT_S, LOCK_TIMEOUT_S = 0.2, 120.0
 
 MIN_WAIT_S, MAX_WAIT_S = 0.5, 8.0
 
+PROBE_SAMPLES = 100
+"""About how many samples one probe draws."""
+
 
 def needs_probe(capabilities: Capabilities) -> bool:
     """Whether nothing is known about a server yet."""

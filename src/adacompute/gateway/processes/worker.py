@@ -25,12 +25,11 @@ from typing import Any
 from adacompute.core.errors import AdaComputeError
 from adacompute.gateway.app import Application, build
 from adacompute.gateway.connection.http_server import HttpServer, run_in_fast_loop
-from adacompute.gateway.forwarding.probing import needs_probe
+from adacompute.gateway.forwarding.probing import PROBE_SAMPLES, needs_probe
 from adacompute.gateway.processes.logs import set_up_logging
 from adacompute.gateway.requests.admission import Admission
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import describe_verdict, load_models
-from adacompute.models.probe import PROBE_SAMPLES
 
 LOG = logging.getLogger("adacompute.gateway.processes.worker")
 STATE_INTERVAL_S = 0.5
