@@ -235,8 +235,8 @@ def test_a_report_on_several_arms_shows_the_plane(run: Path, tmp_path: Path) -> 
         assert {one["arm"] for one in point["arm_shares"]} <= set(RIGHT)
         assert sum(one["cost_share"] for one in point["arm_shares"]) == pytest.approx(1.0)
         assert all(0 <= one["share"] <= 1 for one in point["arm_shares"])
+        assert sum(one["share"] for one in point["arm_shares"]) >= 1 - 1e-9  # each is sampled
     first, last = (document["operating_points"][i]["arm_shares"] for i in (0, -1))
-    assert max(one["share"] for one in first) == pytest.approx(1.0)
     assert first != last
     with pytest.raises(ConfigError, match="early-stopping"):
         report_run(run, out=out, policy="early-stopping", **known)
