@@ -9,7 +9,7 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 import adacompute
 from scripts.count_surface import RESEARCH, count_options, describe, list_settings
 
-MAX_COMMANDS, MAX_OPTIONS, MAX_SETTINGS, MAX_NAMES = 10, 120, 90, 45
+MAX_COMMANDS, MAX_OPTIONS, MAX_SETTINGS, MAX_NAMES = 10, 120, 92, 45
 MAX_TOP, MAX_RESEARCH = 13, 20
 """Options of one command."""
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adacompute.core.evidence import ENOUGH, bound_share, measure_evidence
+from adacompute.core.evidence import (
+    ENOUGH,
+    bound_mean,
+    bound_quantile,
+    bound_share,
+    measure_evidence,
+)
 
 
 def rejects(truth: float, claimed: float, seed: int, looks: int = 400) -> bool:
@@ -36,3 +42,31 @@ def test_bounds_are_where_claims_begin_to_be_rejected(n_right: int, n_wrong: int
         assert measure_evidence(n_right, n_wrong, high) == pytest.approx(ENOUGH, abs=1e-6)
     if low > 0:
         assert measure_evidence(n_wrong, n_right, 1 - low) == pytest.approx(ENOUGH, abs=1e-6)
+
+
+LOOKS = (*range(50, 500, 25), *range(500, 4001, 250))
+
+
+def test_bounds_of_a_mean_hold_at_every_look() -> None:
+    wrong = 0
+    for seed in range(100):
+        values = np.random.default_rng(seed).exponential(size=LOOKS[-1])
+        bounds = [bound_mean(values[:n]) for n in LOOKS]
+        wrong += any(not low <= 1.0 <= high for low, high in bounds)
+    assert wrong <= 10
+
+
+def test_bounds_of_a_quantile_hold_at_every_look() -> None:
+    wrong, truth = 0, 0.9
+    for seed in range(40):
+        values = np.random.default_rng(seed).random(800)
+        bounds = [bound_quantile(values[:n], truth) for n in range(100, 801, 100)]
+        wrong += any(not low <= truth <= high for low, high in bounds)
+    assert wrong <= 5
+
+
+def test_few_values_have_no_bounds() -> None:
+    assert bound_mean(np.arange(29.0)) == (-np.inf, np.inf)
+    assert bound_quantile(np.arange(10.0), 0.95)[1] == np.inf
+    low, high = bound_quantile(np.arange(1000.0), 0.5)
+    assert 430 < low < 500 < high < 570

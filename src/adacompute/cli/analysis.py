@@ -75,6 +75,8 @@ def _print_spend(result: Result) -> None:
         for row in result["spend"]
     ]
     print_rows(f"Spend in {format_value(result['directories'])}", rows)
+    for row in result["savings"]:
+        _print_live_saving(row)
     if any(result["lost"].values()):
         decisions = format_amount(result["lost"]["decisions"], "decision")
         call_rows = format_amount(result["lost"]["call_rows"], "row")
@@ -83,6 +85,32 @@ def _print_spend(result: Result) -> None:
             "of this account, two for each call.",
             "yellow",
         )
+
+
+def _print_live_saving(row: Result) -> None:
+    """Print what the policy of a model saves, compared with requests that are answered as today."""
+    names = {"samples_used": "Samples", "cost": "Cost", "latency_s": "Seconds, 95th percentile"}
+    rows = [
+        {
+            "": title,
+            "Today": _with_ends(row, f"today_{name}"),
+            "Policy": _with_ends(row, f"policy_{name}"),
+            "Saved": _with_ends(row, f"saving_{name}", 100) if f"saving_{name}" in row else NOTHING,
+        }
+        for name, title in names.items()
+        if f"today_{name}" in row and f"policy_{name}" in row
+    ]
+    requests = (
+        f"{row['today_requests']:,} requests as today, {row['policy_requests']:,} by the policy"
+    )
+    print_rows(f"{row['model']}: {requests}; 95 % intervals, for any number of looks", rows)
+
+
+def _with_ends(row: Result, name: str, scale: float = 1.0) -> str:
+    """Return a value with the ends of its interval; in per cent with a scale of 100."""
+    ends = (row[f"{name}_low"], row[f"{name}_high"])
+    shown = " to ".join(NOTHING if end is None else f"{scale * end:.3g}" for end in ends)
+    return f"{scale * row[name]:.3g}{' %' if scale != 1 else ''} ({shown})"
 
 
 def _print_replay(result: Result) -> None:

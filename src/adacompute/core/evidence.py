@@ -9,16 +9,25 @@ probability of at most r, however often one looks. It knows nothing of where ans
 from __future__ import annotations
 
 import math
+from bisect import bisect, bisect_left
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray
 
 N_SHARES = 400
 """Smaller shares that are averaged over."""
 
+RISK = 0.05
+MIN_VALUES, MIXTURE = 30, 0.0081
+"""Values from which a mean is nearly normal, and the mixture's variance: best at 1,000 values."""
+
 N_STEPS = 40
 """Steps in which a bound is searched."""
 
-ENOUGH = math.log10(20)
+ENOUGH = math.log10(1 / RISK)
 """Evidence at which a claim is rejected with a confidence of 95 %."""
 
 
@@ -57,3 +66,31 @@ def _bound_below(n_right: int, n_wrong: int) -> float:
         else:
             low = middle
     return high
+
+
+def bound_mean(values: FloatArray) -> tuple[float, float]:
+    """Return the interval of a mean, which holds however often one looks, with many values.
+
+    It is a normal mixture's, narrowest relative to a single look at about 1,000 values.
+
+    >>> low, high = bound_mean(np.tile([1.0, 3.0], 500))
+    >>> 1.8 < low < 2.0 < high < 2.2
+    True
+    """
+    size = len(values)
+    if size < MIN_VALUES:
+        return -math.inf, math.inf
+    scale = size * MIXTURE
+    width = math.sqrt(2 * (scale + 1) / (size * scale) * math.log(math.sqrt(scale + 1) / RISK))
+    margin = float(values.std(ddof=1)) * width
+    return float(values.mean()) - margin, float(values.mean()) + margin
+
+
+def bound_quantile(values: FloatArray, share: float) -> tuple[float, float]:
+    """Return the interval of a quantile, which holds however often one looks."""
+    size = len(values)
+    ordered = [-math.inf, *np.sort(values).tolist(), math.inf]
+    below = range(size + 1)  # how many values may be below the quantile
+    first = bisect(below, share, key=lambda n: bound_share(n, size - n)[1])
+    last = bisect_left(below, share, key=lambda n: bound_share(n, size - n)[0])
+    return ordered[first], ordered[last]

@@ -5,13 +5,27 @@ It only reads, also while the gateway runs.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adacompute.core.errors import DataError
+from adacompute.core.evidence import bound_mean, bound_quantile
+from adacompute.core.types import FloatArray
+from adacompute.evaluation.intervals import Interval
+from adacompute.gateway.settings.config import DECISIONS
 from adacompute.storage.calls import LOST, default_state, find_accounts, read_calls, sum_calls
+from adacompute.storage.decisions import read_decisions
+
+SAMPLES, COST, LATENCY = "samples_used", "cost", "latency_s"
+"""Columns of decisions that are compared with those of requests that are answered as today."""
+
+P95 = 0.95
+ENDS = ("", "_low", "_high")
 
 
 def sum_spend(directory: Path | None = None) -> dict[str, Any]:
@@ -28,4 +42,60 @@ def sum_spend(directory: Path | None = None) -> dict[str, Any]:
         )
     calls = chain.from_iterable(read_calls(one, lost) for one in directories)
     spend = sum_calls(calls)
-    return {"directories": list(map(str, directories)), "spend": spend, "lost": dict(lost)}
+    savings = [row for one in directories for row in _measure_savings(one / DECISIONS)]
+    named = list(map(str, directories))
+    return {"directories": named, "spend": spend, "lost": dict(lost), "savings": savings}
+
+
+def _measure_savings(log: Path) -> list[dict[str, Any]]:
+    """Return what the policy of each model saves, where some requests are answered as today."""
+    if not any(log.glob("*.jsonl")) and not any(log.glob("decisions-*.parquet")):
+        return []
+    try:
+        logged = read_decisions(log).to_pylist()
+    except DataError:  # of another version: the account can be summed without it
+        return []
+    rows = [row for row in logged if row["answers"] and not row["shadow"]]
+    found = []
+    for model in sorted({row["model"] for row in rows if row["today"]}):
+        own = [row for row in rows if row["model"] == model]
+        today, policy = (
+            [row for row in own if bool(row["today"]) is kind] for kind in (True, False)
+        )
+        if policy:
+            found.append({"model": model, **_compare(today, policy)})
+    return found
+
+
+def _compare(today: list[dict[str, Any]], policy: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the requests, means and the 95th percentile of both, with intervals for any look."""
+    result: dict[str, Any] = {}
+    for name, rows in (("today", today), ("policy", policy)):
+        result[f"{name}_requests"] = len(rows)
+        for column, bound in ((SAMPLES, bound_mean), (COST, bound_mean), (LATENCY, _bound_p95)):
+            known = [row[column] for row in rows]
+            if None in known:
+                continue
+            values = np.array(known, dtype=np.float64)
+            centre = np.quantile(values, P95) if column == LATENCY else values.mean()
+            low, high = bound(values)
+            result |= Interval(float(centre), low, high).named(f"{name}_{column}")
+    for column in (SAMPLES, COST):
+        if f"today_{column}" in result and f"policy_{column}" in result:
+            result |= _save(result, column)
+    return {name: value if math.isfinite(value) else None for name, value in result.items()}
+
+
+def _save(result: dict[str, Any], column: str) -> dict[str, float]:
+    """Return the share that the policy saves of a mean, by the ends of both intervals."""
+    before, before_low, before_high = (result[f"today_{column}{end}"] for end in ENDS)
+    after, after_low, after_high = (result[f"policy_{column}{end}"] for end in ENDS)
+    if before <= 0:
+        return {}
+    low = 1 - after_high / before_low if before_low > 0 else -math.inf
+    high = 1 - max(0.0, after_low) / before_high
+    return Interval(1 - after / before, low, high).named(f"saving_{column}")
+
+
+def _bound_p95(values: FloatArray) -> tuple[float, float]:
+    return bound_quantile(values, P95)

@@ -53,6 +53,7 @@ DECISION_COLUMNS: Columns = {
     "incomplete": (pa.bool_(), "whether fewer samples arrived than the policy asked for"),
     "audit": (pa.bool_(), "whether the request was sampled to the largest level afterwards"),
     "shadow": (pa.bool_(), "whether the request was served in shadow mode"),
+    "today": (pa.bool_(), "whether the request was answered as today (``today_share``)"),
     "scorer_error": (pa.string(), "why the scorer failed; null if it did not"),
     "upstream_model": (pa.string(), "the upstream's name of the model"),
     "client": (pa.string(), "name of the client; ``-`` without client keys"),

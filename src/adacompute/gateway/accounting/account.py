@@ -374,6 +374,7 @@ def _describe(
         "incomplete": decision.is_incomplete,
         "audit": decision.is_audit,
         "shadow": decision.is_shadow,
+        "today": decision.is_today,
         "scorer_error": decision.scorer_error,
         "samples": samples,
     }

@@ -55,6 +55,9 @@ class ModelConfig:
     """What an answer gets whose precision is not guaranteed: ``flag`` says so in a header,
     ``refuse`` answers 422 in its place. It needs a bundle that was fitted with
     ``--min-precision``."""
+    today_share: float = 0.0
+    """Share of requests that are answered as today: by as many equal votes as ``fit --today`` was
+    given, in one round. Lower it step by step; ``spend`` shows what the others save."""
     accept_verdict: bool = False
     """Serve a policy whose verdict is loss, no gain or inconclusive."""
     pacing: bool = True
@@ -98,7 +101,7 @@ class ModelConfig:
         for name in _MODEL_LIMITS:
             if (value := getattr(self, name)) is not None:
                 check_positive(value, name)
-        for name in ("audit_share", "audit_max_share"):
+        for name in ("audit_share", "audit_max_share", "today_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be a share from 0 to 1, not {getattr(self, name)}")
 

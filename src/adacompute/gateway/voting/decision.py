@@ -19,6 +19,18 @@ QuestionSource = Literal["template", "message", "none"]
 """Where the question was found: by the bundle's template, as a message, or nowhere."""
 
 
+SCALE = 2**32
+
+
+def is_among(number: str, share: float) -> bool:
+    """Whether a request is in a random share of all, by hexadecimal digits that are random.
+
+    >>> is_among("7fffffff", 0.5), is_among("80000000", 0.5), is_among("ffffffff", 1.0)
+    (True, False, True)
+    """
+    return int(number[:8], 16) < share * SCALE
+
+
 @dataclass(eq=False)
 class Decision:
     """What was decided for one request, as it is logged.
@@ -27,9 +39,9 @@ class Decision:
     ``samples_planned`` is more than that only in shadow mode. ``chosen`` is the index of the sample
     that answers, −1 where none was parsed. ``p_correct`` is how likely it is right, and ``is_sure``
     whether its precision is guaranteed; None is not known. ``prepare_s`` is the time before the
-    first decision.
-    ``cost`` is in the unit of the bundle, and ``pacer`` is what the price came from, if it is not
-    that of a budget of the request's own.
+    first decision. ``is_today`` says that it is answered as today. ``cost`` is in the unit of the
+    bundle, and ``pacer`` is what the price came from, if it is not that of a budget of the
+    request's own.
     """
 
     id: str
@@ -49,6 +61,7 @@ class Decision:
     is_incomplete: bool = False
     is_audit: bool = False
     is_shadow: bool = False
+    is_today: bool = False
     scorer_error: str | None = None
     traceparent: str | None = None
     client: str | None = None

@@ -26,7 +26,7 @@ from adacompute.gateway.requests.chat_messages import last_user_text
 from adacompute.gateway.requests.fields import COMPLETIONS
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.requests.refusals import BadRequest
-from adacompute.gateway.voting.decision import Decision, Outcome, QuestionSource
+from adacompute.gateway.voting.decision import Decision, Outcome, QuestionSource, is_among
 from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.request_model import RequestModel, Target
 from adacompute.gateway.voting.virtual_model import VirtualModel
@@ -36,6 +36,7 @@ from adacompute.models.messages import Prompt, Sample
 from adacompute.models.model import CallUsage, Model
 from adacompute.models.openai import Upstream
 from adacompute.policies.bundles.arm_settings import edit_request, find_question
+from adacompute.policies.bundles.bundle_checks import TODAY_PRICE
 from adacompute.sampling.adapters import ScoredModel
 from adacompute.sampling.blocks import question_block_features, question_features
 from adacompute.sampling.grading import LARGE, Grading
@@ -140,6 +141,9 @@ class Engine:
         number = hashlib.blake2b(f"{body}{time.time_ns()}".encode(), digest_size=9).hexdigest()
         # Without a question, requests are mixed: the same prompt must not always get the least.
         key = hash_text(number if text is None else text)
+        today = self.virtual.as_today if is_among(number, self.virtual.today_share) else None
+        if today is not None:
+            bundle, price, pacer = today, TODAY_PRICE, None
         features = question.features
         if features is None:
             features = question_features(self.virtual.bundle, text)
@@ -163,6 +167,7 @@ class Engine:
             started_at=time.time(),
             prepare_s=time.perf_counter() - start - session.progress.decision_s,
             pacer=pacer,
+            is_today=today is not None,
         )
 
     def request_model(

@@ -35,6 +35,7 @@ from adacompute.policies.bundles.bundle_checks import (
     check_precision,
     check_signals,
     check_verdict,
+    make_today,
 )
 from adacompute.sampling.grading import Grading
 from adacompute.spending.token_prices import (
@@ -97,6 +98,8 @@ def make_model(
         max_output_tokens=given.max_output_tokens or config.max_output_tokens,
         deadline_s=given.deadline_s,
         unsure=given.unsure,
+        today_share=given.today_share,
+        as_today=make_today(bundle, given.bundle) if given.today_share else None,
         shadow=given.shadow,
         audit_share=given.audit_share,
         audit_max_share=given.audit_max_share,

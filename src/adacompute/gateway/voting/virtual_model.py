@@ -32,6 +32,7 @@ class VirtualModel:
     It is ``model`` of the upstream that is named so, or of the gateway's own; ``arm_models`` are
     those of arms that another upstream serves. With ``pacing``, the mean cost of its requests is
     held at the budget. ``client_budgets`` are those of clients whose mean is held apart.
+    ``as_today`` answers as today, if a share of the requests is.
     """
 
     name: str
@@ -44,6 +45,8 @@ class VirtualModel:
     deadline_s: float | None = None
     shadow: bool = False
     unsure: str = FLAG
+    today_share: float = 0.0
+    as_today: Bundle | None = None
     audit_share: float = 0.0
     audit_max_share: float = 0.05
     price_list: TokenPriceList = field(default_factory=dict)

@@ -35,7 +35,7 @@ from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.requests.refusals import NotSure
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.model_settings import REFUSE
-from adacompute.gateway.voting.decision import Decision, Outcome
+from adacompute.gateway.voting.decision import Decision, Outcome, is_among
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.request_model import RequestModel, at_pointer, write_length
 from adacompute.models.connection.relay import Relay
@@ -62,7 +62,6 @@ SURE = {True: b"yes", False: b"no", None: b"not judged"}
 """Whether an answer is one of those whose precision is guaranteed, as a header."""
 
 NEEDS_VOTES = ": train a policy with --config evidence=votes"
-_AUDIT_SCALE = 2**32
 _PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}
 
 
@@ -250,7 +249,7 @@ class Voting:
         decision, virtual = outcome.decision, self.engine.virtual
         exchange.n_samples = decision.samples_used
         exchange.cost = self.engine.cost(outcome.model.calls)
-        is_selected = int(decision.id[:8], 16) < virtual.audit_share * _AUDIT_SCALE
+        is_selected = is_among(decision.id[8:], virtual.audit_share)
         self._account.record_decision(self.engine, outcome)
         if virtual.audit_share:
             task = asyncio.ensure_future(self._audit(outcome, is_selected=is_selected))
@@ -263,7 +262,7 @@ class Voting:
         if caps is None:
             raise AssertionError
         await caps.count_served(decision.model, decision.samples_used)
-        if not is_selected or decision.is_shadow:
+        if not is_selected or decision.is_shadow or decision.is_today:
             return
         n_missing = self.engine.virtual.bundle.max_samples - decision.session.n_samples
         with caps.plan_audit(decision.model, n_missing) as fits:

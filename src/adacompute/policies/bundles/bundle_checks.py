@@ -6,9 +6,17 @@ It does not judge: `calibrate` writes the verdict into the bundle.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from adacompute.core.errors import BundleError
+from adacompute.core.types import make_levels
 from adacompute.policies.bundles.bundle import ADVISED, NOT_JUDGED, Bundle
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.rule_policy import RulePolicy
+from adacompute.policies.uniform import FixedRule
+
+EQUAL_VOTES, TODAY_PRICE = "equal", 1.0
+"""Votes that can be served as today, and the price of that policy's only setting."""
 
 
 def check_verdict(bundle: Bundle, budget: float, *, path: str, is_accepted: bool) -> None:
@@ -29,6 +37,27 @@ def check_precision(bundle: Bundle, path: str) -> None:
             f"{path} guarantees no precision, so no answer is sure: fit it with --min-precision "
             "and a precision that some of its answers reach"
         )
+
+
+def make_today(bundle: Bundle, path: str) -> Bundle:
+    """Return the bundle that answers as today, by the number of samples that ``fit`` was given."""
+    today = (bundle.notes.get("calibration") or {}).get("today")
+    if not today:
+        raise BundleError(
+            f"{path} does not say what is run today, so no request can be answered as today: fit "
+            "it with --today N"
+        )
+    if today["arm"] is not None or today["votes"] != EQUAL_VOTES:
+        raise BundleError(
+            f"{path} was compared with {today['votes']} votes of the arm {today['arm']}, and only "
+            "equal votes of one arm can be served as today: leave out today_share"
+        )
+    size = int(today["wanted_samples"])
+    known = make_levels((size,)), (FixedRule(size),), PriceSchedule((TODAY_PRICE,))
+    policy = RulePolicy("today", *known)
+    return replace(
+        bundle, policy=policy, frontier=(), pooled_frontier=(), correctness=None, arms=()
+    )
 
 
 def check_arms(bundle: Bundle, path: str) -> None:

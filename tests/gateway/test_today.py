@@ -1,0 +1,115 @@
+"""A share of the requests answered as today, and what the others save, as the gateway logs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
+
+from adacompute.cli.analysis import _print_live_saving
+from adacompute.core.errors import ConfigError
+from adacompute.core.types import make_levels
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.rule_policy import RulePolicy
+from adacompute.policies.uniform import FixedRule
+from adacompute.stages.spend import sum_spend
+from adacompute.storage.decisions import read_decisions
+from test_support import gateways
+from test_support.scripted import ScriptedReply
+
+JSON = [("Content-Type", "application/json")]
+TODAY = {"wanted_samples": 4, "arm": None, "votes": "equal"}
+PRICE, N_REQUESTS = 0.1, 80
+
+
+def save(path: Path, today: dict[str, Any] | None) -> Path:
+    """Save a policy of two samples that was compared with what is run today."""
+    frontier = (FrontierPoint(2.0, PRICE, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6, 1.0),)
+    policy = RulePolicy("test", make_levels((2, 6)), (FixedRule(2),), PriceSchedule((PRICE,)))
+    notes = {"calibration": {"today": today}}
+    save_bundle(Bundle(policy, frontier=frontier, notes=notes), path)
+    return path
+
+
+def reply(number: int) -> ScriptedReply:
+    """Return a reply with an answer of its own, so that no vote is decided early."""
+    message = {"role": "assistant", "content": f"It is {number}"}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+    return ScriptedReply(200, JSON, [json.dumps({"choices": choices, "usage": usage}).encode()])
+
+
+def ask_often(state: Path, bundle: Path, share: float, count: int) -> list[str]:
+    """Return the number of samples of each request, as their headers say."""
+    model = {"bundle": str(bundle), "budget": 2.0, "today_share": share}
+    options = {"state_directory": str(state), "decision_log": "answers"}
+    body = {"model": "virtual", "messages": [{"role": "user", "content": "2 + 2?"}]}
+    with gateways.serve_scripted_gateway(model, **options) as (upstream, port):
+        upstream.answer(*map(reply, range(4 * count)))
+        found = [
+            gateways.send(
+                port, "POST", "/v1/chat/completions", headers=JSON, body=json.dumps(body).encode()
+            )
+            for _ in range(count)
+        ]
+        assert {one.status for one in found} == {200}
+        assert len(upstream.received) == sum(
+            int(one.values("x-adacompute-samples")[0]) for one in found
+        )
+    return [one.values("x-adacompute-samples")[0] for one in found]
+
+
+@pytest.mark.parametrize(("share", "samples"), [(1.0, "4"), (0.0, "2")])
+def test_all_or_no_requests_are_answered_as_today(
+    tmp_path: Path, share: float, samples: str
+) -> None:
+    assert set(ask_often(tmp_path, save(tmp_path / "p", TODAY), share, 6)) == {samples}
+    rows = read_decisions(tmp_path / "decisions").to_pylist()
+    assert {row["today"] for row in rows} == {share == 1.0}
+    assert {row["rounds"] for row in rows} == {1}
+
+
+def test_what_the_others_save_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = ask_often(tmp_path, save(tmp_path / "p", TODAY), 0.5, N_REQUESTS)
+    assert 20 < drawn.count("4") < 60
+    (row,) = sum_spend(tmp_path)["savings"]
+    counts = (row["today_requests"], row["policy_requests"])
+    assert counts == (drawn.count("4"), drawn.count("2"))
+    assert (row["today_samples_used"], row["policy_samples_used"]) == (4.0, 2.0)
+    assert row["saving_samples_used"] == 0.5
+    assert row["policy_latency_s_high"] is None  # too few requests for a bound
+    assert row["policy_latency_s_low"] <= row["policy_latency_s"]
+    assert "saving_cost" not in row  # there are no token prices
+    _print_live_saving(row)
+    printed = capsys.readouterr().out
+    assert "50 %" in printed
+    assert "requests as today" in printed
+
+
+def test_without_requests_as_today_nothing_is_compared(tmp_path: Path) -> None:
+    ask_often(tmp_path, save(tmp_path / "p", TODAY), 0.0, 2)
+    assert sum_spend(tmp_path)["savings"] == []
+
+
+@pytest.mark.parametrize(
+    ("today", "message"),
+    [
+        (None, "does not say what is run today"),
+        (TODAY | {"arm": "big"}, "only equal votes of one arm"),
+        (TODAY | {"votes": "weighted"}, "only equal votes of one arm"),
+    ],
+)
+def test_what_cannot_be_served_as_today_is_refused(
+    tmp_path: Path, today: dict[str, Any] | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ask_often(tmp_path, save(tmp_path / "p", today), 0.5, 1)
+    with pytest.raises(ConfigError, match="today_share must be a share from 0 to 1"):
+        ask_often(tmp_path, save(tmp_path / "q", TODAY), 1.5, 1)
