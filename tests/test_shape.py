@@ -155,7 +155,6 @@ PACKAGE = ROOT / "src" / "adacompute"
 SMALL_LINES, MAX_MODULES = 60, 16
 SMALL = {
     "adacompute.graders.exact",  # one grader per module
-    "adacompute.stages.spend",  # one stage per module
     "adacompute.testing.lockstep",  # tests use it too
 }
 """Modules of fewer lines that only one other module uses, and why they are modules of their own."""

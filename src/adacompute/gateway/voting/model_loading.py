@@ -86,8 +86,6 @@ def make_model(
     if grader is None and graded_by is None:
         raise BundleError(f"{given.bundle} does not name a grader: give one")
     _check_calibration(given, bundle)
-    if given.unsure == REFUSE:
-        check_precision(bundle, given.bundle)
     virtual = VirtualModel(
         name=name,
         model=model,
@@ -99,7 +97,7 @@ def make_model(
         deadline_s=given.deadline_s,
         unsure=given.unsure,
         today_share=given.today_share,
-        as_today=make_today(bundle, given.bundle) if given.today_share else None,
+        as_today=make_today(bundle, given.bundle, given.today_share),
         shadow=given.shadow,
         audit_share=given.audit_share,
         audit_max_share=given.audit_max_share,
@@ -174,6 +172,8 @@ def _check_calibration(given: ModelConfig, bundle: Bundle) -> None:
             f"rounds: run 'adacompute research calibrate --config max-rounds={given.max_rounds}'"
         )
     check_verdict(bundle, given.budget, path=given.bundle, is_accepted=given.accept_verdict)
+    if given.unsure == REFUSE:
+        check_precision(bundle, given.bundle)
 
 
 def describe_verdict(name: str, virtual: VirtualModel) -> str | None:

@@ -39,8 +39,13 @@ def check_precision(bundle: Bundle, path: str) -> None:
         )
 
 
-def make_today(bundle: Bundle, path: str) -> Bundle:
-    """Return the bundle that answers as today, by the number of samples that ``fit`` was given."""
+def make_today(bundle: Bundle, path: str, share: float) -> Bundle | None:
+    """Return the bundle that answers as today, by the number of samples that ``fit`` was given.
+
+    None if no share of the requests is answered so.
+    """
+    if not share:
+        return None
     today = (bundle.notes.get("calibration") or {}).get("today")
     if not today:
         raise BundleError(
