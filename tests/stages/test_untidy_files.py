@@ -133,7 +133,7 @@ def test_lists_of_different_lengths_are_refused(tmp_path: Path) -> None:
 
 def test_missing_columns_are_named_together(tmp_path: Path) -> None:
     said = refusal(write_csv(tmp_path / "x.csv", [{"when": 1, "who": "me"}]))
-    for problem in ("3 problems", "'question_id'", "no column of samples", "'correct'"):
+    for problem in ("3 problems", "no column of questions", "no column of samples", "'correct'"):
         assert problem in said
     assert "its columns are when, who" in said
     assert "--columns" in said

@@ -138,7 +138,7 @@ class RegisteredEstimator(Estimator):
         return replace(experiment, **changed) if changed else experiment
 
     def _notes(self, samples: Samples, experiment: Experiment) -> dict[str, Any]:
-        fitting = ("classifier", "cost_sensitive", "draft", "seed", "use_confidence")
+        fitting = ("cost_sensitive", "draft", "seed", "use_confidence")
         names = ("levels", "budgets", *fitting)
         settings = {name: getattr(experiment, name) for name in names}
         return {
