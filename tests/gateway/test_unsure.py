@@ -28,7 +28,7 @@ from adacompute.policies.sequential.description import VOTE_SHARE, width
 from adacompute.policies.uniform import FixedRule
 from adacompute.stages.research.grade_log import grade_log
 from adacompute.storage.decisions import read_decisions
-from adacompute.storage.grades import read_grades
+from adacompute.storage.grades import Grade, append_grade, read_grades
 from test_support import gateways
 from test_support.scripted import ScriptedReply, ScriptedServer
 
@@ -285,6 +285,28 @@ def test_a_client_grades_only_its_own_requests(tmp_path: Path) -> None:
     assert (own.status, other.status, nobody.status) == (202, 400, 401)
     (kept,) = read_grades(tmp_path / "decisions" / "grades.jsonl").values()
     assert (kept.client, kept.correct) == ("a", True)
+
+
+def test_a_grade_that_cannot_be_written_is_not_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adacompute.storage.grades.MAX_BYTES", 10)
+    with logging_to(tmp_path, save(tmp_path / "p")) as (_, port):
+        answer = grade(port, id="0" * 18, correct=True)
+        metrics = read_metrics(port)
+    code = "grade_not_written"
+    assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, code)
+    assert f'adacompute_rejected_requests_total{{reason="{code}"}} 1.0' in metrics
+    assert read_grades(tmp_path / "decisions" / "grades.jsonl") == {}
+
+
+def test_a_line_that_was_cut_off_costs_no_other_grade(tmp_path: Path) -> None:
+    first, last = (Grade(str(i) * 18, "a", True, None, 1.0) for i in range(2))
+    append_grade(tmp_path, first)
+    with (tmp_path / "grades.jsonl").open("a") as file:
+        file.write('{"id": "cut')
+    append_grade(tmp_path, last)
+    assert list(read_grades(tmp_path / "grades.jsonl").values()) == [first, last]
 
 
 def test_feedback_needs_a_decision_log(tmp_path: Path) -> None:

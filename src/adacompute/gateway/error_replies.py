@@ -60,6 +60,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "headers_too_large": (431, "the headers have more than 32 KiB, or are more than 100"),
     "url_too_long": (431, "the URL has more than 8 KiB"),
     "body_bytes_in_flight": (503, "bodies in flight are above eight times ``max_body_mb``"),
+    "grade_not_written": (503, "feedback could not be written: the disk is full or fails"),
     "internal_error": (500, "the gateway itself failed; its log has the cause"),
     "overloaded": (503, "more than ``max_concurrency`` requests are in flight"),
     "upstream_failing": (503, "the upstream fails repeatedly and was not asked"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from adacompute.core.errors import DataError
 from adacompute.core.evidence import bound_mean, bound_quantile
@@ -19,11 +20,12 @@ from adacompute.core.types import FloatArray
 from adacompute.evaluation.intervals import Interval
 from adacompute.gateway.settings.config import DECISIONS
 from adacompute.storage.calls import LOST, default_state, find_accounts, read_calls, sum_calls
-from adacompute.storage.decisions import read_decisions
+from adacompute.storage.decisions import has_decisions, read_decisions
 
 SAMPLES, COST, LATENCY = "samples_used", "cost", "latency_s"
 """Columns of decisions that are compared with those of requests that are answered as today."""
 
+COLUMNS = (SAMPLES, COST, LATENCY, "model", "today", "shadow", "answers")
 P95 = 0.95
 ENDS = ("", "_low", "_high")
 
@@ -49,14 +51,16 @@ def sum_spend(directory: Path | None = None) -> dict[str, Any]:
 
 def _measure_savings(log: Path) -> list[dict[str, Any]]:
     """Return what the policy of each model saves, where some requests are answered as today."""
-    if not any(log.glob("*.jsonl")) and not any(log.glob("decisions-*.parquet")):
+    if not has_decisions(log):
         return []
     try:
-        logged = read_decisions(log).to_pylist()
+        logged = read_decisions(log, COLUMNS)
     except DataError:  # of another version: the account can be summed without it
         return []
-    rows = [row for row in logged if row["answers"] and not row["shadow"]]
-    found = []
+    found: list[dict[str, Any]] = []
+    if not pc.any(logged["today"]).as_py():
+        return found
+    rows = [row for row in logged.to_pylist() if row["answers"] and not row["shadow"]]
     for model in sorted({row["model"] for row in rows if row["today"]}):
         own = [row for row in rows if row["model"] == model]
         today, policy = (

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,7 @@ BATCH_VALUES = 2_000
 """Decisions and samples that are held in memory while a file is compacted."""
 
 _FORMAT_KEY = b"adacompute.log_format"
-ACTIVE, FULL = "active-*.jsonl", "full-*.jsonl"
+ACTIVE, FULL, COMPACTED = "active-*.jsonl", "full-*.jsonl", "decisions-*.parquet"
 DAY_S = 86_400.0
 
 DECISIONS = make_schema(DECISION_COLUMNS)
@@ -167,15 +167,25 @@ class DecisionLog:
             path.unlink()
 
 
-def read_decisions(directory: Path) -> pa.Table:
-    """All decisions of a log, compacted or not, by time; the last record of an id counts."""
+def has_decisions(directory: Path) -> bool:
+    """Whether a directory has files of a log, of whatever version."""
+    return any(any(directory.glob(one)) for one in (ACTIVE, FULL, COMPACTED))
+
+
+def read_decisions(directory: Path, columns: Collection[str] = ()) -> pa.Table:
+    """All decisions of a log, compacted or not, by time; the last record of an id counts.
+
+    With ``columns`` only these are read, with ``id`` and ``time``: a log can be larger than memory.
+    """
     check_format(directory)
+    wanted = {"id", "time", *(columns or DECISIONS.names)}
     uncompacted: list[pa.Table] = []
     for pattern in (ACTIVE, FULL):  # in the order in which a file changes its name
         for path in sorted(directory.glob(pattern), reverse=True):
             with suppress(FileNotFoundError):
-                uncompacted.append(_read_uncompacted(path))
-    tables = [_read_compacted(path) for path in sorted(directory.glob("decisions-*.parquet"))]
+                table = _read_uncompacted(path)
+                uncompacted.append(table.select([n for n in DECISIONS.names if n in wanted]))
+    tables = [_read_compacted(path, wanted) for path in sorted(directory.glob(COMPACTED))]
     tables += reversed(uncompacted)
     if not tables:
         raise DataError(f"{directory} holds no decisions: is it the directory of a gateway's log?")
@@ -184,12 +194,13 @@ def read_decisions(directory: Path) -> pa.Table:
     return table.take(pa.array(last.values(), pa.int64())).sort_by("time")
 
 
-def _read_compacted(path: Path) -> pa.Table:
+def _read_compacted(path: Path, wanted: Collection[str]) -> pa.Table:
     """Read the decisions of a table; a column that it lacks is null."""
-    table = read_table(path)
-    names = [name for name in DECISIONS.names if name in table.column_names]
+    known = _read_schema(path).names
+    names = [name for name in DECISIONS.names if name in wanted and name in known]
     try:
         if "id" in names:
+            table = read_table(path, names)
             return table.select(names).cast(pa.schema([DECISIONS.field(name) for name in names]))
     except (pa.ArrowException, ValueError):
         pass
@@ -227,7 +238,7 @@ def _read_format(path: Path) -> int:
         version: Any = (_read_schema(path).metadata or {}).get(_FORMAT_KEY, b"1").decode("latin-1")
         return int(version) if version.isdecimal() else 0
     try:
-        version = next(_lines(path), {"format": FORMAT}).get("format", 1)
+        version = next(read_records(path), {"format": FORMAT}).get("format", 1)
     except FileNotFoundError:  # it was just renamed or compacted
         return FORMAT
     return version if isinstance(version, int) else 0
@@ -251,7 +262,8 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of lines; a line that is cut off, or is none, is passed over."""
     with check_regular(path).open("rb") as file:
         for line in file:
             check_json(line, str(path))
@@ -265,15 +277,15 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _records(path: Path) -> list[dict[str, Any]]:
     """Decisions of a file; a decision that was written again, with more samples, replaces it."""
-    return list({record.get("id"): record for record in _lines(path)}.values())
+    return list({record.get("id"): record for record in read_records(path)}.values())
 
 
 def _record_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
     """Yield the decisions of a file in batches of limited size; the last record of an id counts."""
-    last = {record.get("id"): number for number, record in enumerate(_lines(path))}
+    last = {record.get("id"): number for number, record in enumerate(read_records(path))}
     batch: list[dict[str, Any]] = []
     n_values = 0
-    for number, record in enumerate(_lines(path)):
+    for number, record in enumerate(read_records(path)):
         if last[record.get("id")] != number:
             continue
         batch.append(record)

@@ -7,23 +7,20 @@ counts. This module does not know how answers are compared.
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from adacompute.core.errors import DataError
-from adacompute.storage.regular_files import check_regular
+from adacompute.storage.decisions import ACTIVE, FULL, read_records
 
 FILE = "grades.jsonl"
 MAX_BYTES = 1_000_000_000
 """Size at which no more grades are taken."""
-
-RECENT = ("active-*.jsonl", "full-*.jsonl")
-"""Files of decisions that are not compacted yet."""
 
 
 @dataclass(frozen=True)
@@ -40,27 +37,30 @@ class Grade:
 def append_grade(directory: Path, grade: Grade) -> None:
     """Append a grade to a log; OSError if it is full or cannot be written."""
     line = json.dumps(asdict(grade), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-    descriptor = os.open(directory / FILE, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+    descriptor = os.open(directory / FILE, os.O_APPEND | os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        if os.fstat(descriptor).st_size + len(line) > MAX_BYTES:
-            raise OSError(f"{directory / FILE} is full: move it away")
-        os.write(descriptor, line)
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # end a line that was cut off
+            line = b"\n" + line
+        if size + len(line) > MAX_BYTES or os.write(descriptor, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory / FILE))
     finally:
         os.close(descriptor)
 
 
 def read_grades(path: Path) -> dict[tuple[str, str], Grade]:
-    """Return the last grade of each decision and client; none if there is no file."""
+    """Return the last grade of each decision and client; none if there is no file.
+
+    A line that a full disk or a kill cut off is passed over.
+    """
     if not path.exists():
         return {}
     found: dict[tuple[str, str], Grade] = {}
-    with check_regular(path).open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                grade = Grade(**json.loads(line))
-            except (ValueError, TypeError, RecursionError):
-                raise DataError(f"{path} line {number} is no grade") from None
-            found[grade.id, grade.client] = grade
+    for record in read_records(path):
+        known: dict[str, Any] = {one.name: record.get(one.name) for one in fields(Grade)}
+        if isinstance(known["id"], str) and isinstance(known["client"], str):
+            known["correct"] = known["correct"] if isinstance(known["correct"], bool) else None
+            found[known["id"], known["client"]] = Grade(**known)
     return found
 
 
@@ -74,7 +74,7 @@ def find_decision(directory: Path, number: str) -> Mapping[str, Any] | None:
 
 def _find(directory: Path, text: bytes) -> Iterator[Mapping[str, Any]]:
     """Yield the decisions whose lines contain a text."""
-    for path in sorted({one for pattern in RECENT for one in directory.glob(pattern)}):
+    for path in sorted({one for pattern in (ACTIVE, FULL) for one in directory.glob(pattern)}):
         try:
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
                 at = data.rfind(text)

@@ -36,6 +36,7 @@ MAX_COUNTED = 100_000
 ACCEPTED = 202
 _ID = re.compile(r"[0-9a-f]{18}")
 SURE = {True: "yes", False: "no", None: "not judged"}
+"""Whether an answer is one of those whose precision is guaranteed, in headers and metrics."""
 
 
 class Feedback:
@@ -50,7 +51,15 @@ class Feedback:
 
     async def serve(self, exchange: Exchange, body: bytes) -> None:
         """Take the grade in a body, or raise an error for the client."""
-        found = await self._accept(exchange.client, body)
+        try:
+            found = await self._accept(exchange.client, body)
+        except OSError as error:
+            exchange.error = str(error)
+            exchange.error_code = "grade_not_written"
+            self._metrics.count("rejected_requests_total", exchange.error_code)
+            message = "the grade could not be written: send it again later"
+            await exchange.fail(503, message, "server_error", code="grade_not_written")
+            return
         await exchange.reply(ACCEPTED, [JSON], json.dumps(found).encode())
 
     async def _accept(self, client: str, body: bytes) -> dict[str, Any]:

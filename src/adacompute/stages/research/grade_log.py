@@ -15,7 +15,7 @@ from typing import Any
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.evidence import bound_share
 from adacompute.datasets.text_rows import BOOLEANS
-from adacompute.storage.decisions import read_decisions
+from adacompute.storage.decisions import has_decisions, read_decisions
 from adacompute.storage.grades import FILE, read_grades
 from adacompute.storage.regular_files import check_regular
 
@@ -24,9 +24,9 @@ ID, CORRECT = "id", "correct"
 
 def grade_log(log: Path, grades: Path | None) -> dict[str, Any]:
     """Return the share of right answers among graded ones: of all, of sure ones and of others."""
-    if not any(log.glob("*.jsonl")) and not any(log.glob("decisions-*.parquet")):
+    if not has_decisions(log):
         raise ConfigError(f"{log} is no decision log: give --grader to grade a run")
-    rows = {row["id"]: row for row in read_decisions(log).to_pylist()}
+    rows = {row["id"]: row for row in read_decisions(log, ("client", "sure")).to_pylist()}
     given = _read_sent(log, rows) if grades is None else _read_file(grades)
     if not given:
         raise DataError(f"{grades or log / FILE} has no grades")
