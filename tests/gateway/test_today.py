@@ -44,13 +44,15 @@ def reply(number: int) -> ScriptedReply:
     return ScriptedReply(200, JSON, [json.dumps({"choices": choices, "usage": usage}).encode()])
 
 
-def ask_often(state: Path, bundle: Path, share: float, count: int) -> list[str]:
+def ask_often(
+    state: Path, bundle: Path, share: float, count: int, *, agree: bool = False
+) -> list[str]:
     """Return the number of samples of each request, as their headers say."""
     model = {"bundle": str(bundle), "budget": 2.0, "today_share": share}
     options = {"state_directory": str(state), "decision_log": "answers"}
     body = {"model": "virtual", "messages": [{"role": "user", "content": "2 + 2?"}]}
     with gateways.serve_scripted_gateway(model, **options) as (upstream, port):
-        upstream.answer(*map(reply, range(4 * count)))
+        upstream.answer(*map(reply, [7] * 4 * count if agree else range(4 * count)))
         found = [
             gateways.send(
                 port, "POST", "/v1/chat/completions", headers=JSON, body=json.dumps(body).encode()
@@ -72,6 +74,10 @@ def test_all_or_no_requests_are_answered_as_today(
     rows = read_decisions(tmp_path / "decisions").to_pylist()
     assert {row["today"] for row in rows} == {share == 1.0}
     assert {row["rounds"] for row in rows} == {1}
+
+
+def test_all_samples_of_today_are_drawn_where_the_vote_is_decided(tmp_path: Path) -> None:
+    assert ask_often(tmp_path, save(tmp_path / "p", TODAY), 1.0, 3, agree=True) == ["4"] * 3
 
 
 def test_what_the_others_save_is_measured(

@@ -219,6 +219,9 @@ class Policy:
     first_needs_key: bool = True
     """Whether first decisions may depend on the keys of questions."""
 
+    takes_all: bool = False
+    """Whether samples are taken that can no longer change the answer."""
+
     needs_choice: bool = True
     """Whether a single level leaves nothing to decide."""
 

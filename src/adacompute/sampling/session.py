@@ -300,6 +300,8 @@ class Session:
         """
         missing = self.progress.target - len(self.samples)
         weighted = bool(self.progress.evidence.weight)
+        if self.progress.bundle.policy.takes_all:
+            return False
         if missing <= 0 or not self._counts or not self.progress.is_active or weighted:
             return False
         ranked = sorted(enumerate([*self._counts, 0]), key=lambda one: -one[1])

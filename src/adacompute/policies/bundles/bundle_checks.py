@@ -39,6 +39,12 @@ def check_precision(bundle: Bundle, path: str) -> None:
         )
 
 
+class _AsToday(RulePolicy):
+    """Draws all of its samples, as is done today, even where the vote is decided."""
+
+    takes_all = True
+
+
 def make_today(bundle: Bundle, path: str, share: float) -> Bundle | None:
     """Return the bundle that answers as today, by the number of samples that ``fit`` was given.
 
@@ -59,7 +65,7 @@ def make_today(bundle: Bundle, path: str, share: float) -> Bundle | None:
         )
     size = int(today["wanted_samples"])
     known = make_levels((size,)), (FixedRule(size),), PriceSchedule((TODAY_PRICE,))
-    policy = RulePolicy("today", *known)
+    policy = _AsToday("today", *known)
     return replace(
         bundle, policy=policy, frontier=(), pooled_frontier=(), correctness=None, arms=()
     )
