@@ -156,7 +156,7 @@ class Stream:
             error = str(failure)
         if (rest := model.take_rest()) and session.arm is None:
             session.finish([await grading.parse(session, one) for one in rest])
-        chosen = session.chosen
+        chosen, (p_correct, is_sure) = session.chosen, session.judge()
         answer = BatchAnswer(
             position=item.position,
             question_id=item.question_id,
@@ -164,8 +164,8 @@ class Stream:
             text=None if chosen is None else session.samples[chosen].text,
             n_samples=session.n_samples,
             agreement=session.agreement,
-            p_correct=session.p_correct,
-            sure=session.is_sure,
+            p_correct=p_correct,
+            sure=is_sure,
             cost=account.spent,
             allowance=account.allowance if item.allowance is None else item.allowance,
             price=session.price,

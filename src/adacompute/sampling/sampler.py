@@ -255,14 +255,14 @@ class Sampler:
             deadline_s=self._deadline_s,
             decider=decider,
         )
-        chosen = session.chosen
+        chosen, (p_correct, is_sure) = session.chosen, session.judge()
         return SampledAnswer(
             question=question,
             answer=None if chosen is None else session.values[chosen],
             chosen=chosen,
             agreement=session.agreement,
-            p_correct=session.p_correct,
-            is_sure=session.is_sure,
+            p_correct=p_correct,
+            is_sure=is_sure,
             samples=tuple(session.samples),
             rounds=session.rounds,
             calls=tuple(calls),

@@ -272,13 +272,7 @@ class Session:
     @property
     def p_correct(self) -> float | None:
         """How likely the answer is right; None without one, or if the bundle cannot say."""
-        progress = self.progress
-        correctness, text = progress.bundle.correctness, list[float]()
-        if correctness is None or self.chosen is None:
-            return None
-        if progress.features is not None:
-            text = progress.bundle.policy.describe_text(progress.features)[0].tolist()
-        return correctness.predict_one(self.answers, progress.evidence, progress.arms, text)
+        return self.judge()[0]
 
     @property
     def is_sure(self) -> bool | None:
@@ -286,10 +280,19 @@ class Session:
 
         It is not judged without a guarantee, and at prices that it was not tested at.
         """
-        correctness, chance = self.progress.bundle.correctness, self.p_correct
-        if correctness is None or chance is None:
-            return None
-        return correctness.is_sure(chance, self.price)
+        return self.judge()[1]
+
+    def judge(self) -> tuple[float | None, bool | None]:
+        """Return ``p_correct`` and ``is_sure``, both from one computation."""
+        progress = self.progress
+        correctness, text = progress.bundle.correctness, list[float]()
+        if correctness is None or self.chosen is None:
+            return None, None
+        if progress.features is not None:
+            text = progress.bundle.policy.describe_text(progress.features)[0].tolist()
+        evidence, arms = progress.evidence, progress.arms
+        chance = correctness.predict_one(self.answers, evidence, arms, text)
+        return chance, correctness.is_sure(chance, self.price)
 
     @property
     def can_cancel(self) -> bool:

@@ -41,7 +41,7 @@ N_BINS = 10
 """Equally filled bins of the calibration error."""
 
 SHARES = tuple(i / 10 for i in range(1, 11))
-"""Shares of the questions, the surest first, that accuracy is given for."""
+"""Shares of the questions, the surest first, that accuracy is given for and precision tested."""
 
 CHANCE_AREA = 0.5
 """Area under the ROC curve of a score that says nothing."""

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adacompute.evaluation.scoring.correctness import LEARNED, SHARES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from adacompute.core.types import BoolArray, FloatArray
     from adacompute.evaluation.scoring.correctness import RankedAnswers
-
-SHARES = tuple(i / 10 for i in range(1, 11))
-"""Shares of the questions that are tested."""
 
 HALF = 0.5
 
@@ -165,9 +164,7 @@ def describe_p_correct(found: Mapping[str, Any]) -> str:
             "right answers cannot be separated from wrong ones on these questions: each is "
             f"taken to be right with {100 * found['base_rate']:.0f} %, the mean of all."
         )
-    half = next(
-        one for one in found["curves"] if one["score"] == "p_correct" and one["share"] == HALF
-    )
+    half = next(one for one in found["curves"] if one["score"] == LEARNED and one["share"] == HALF)
     return (
         f"the surer half of the answers is right in {100 * half['accuracy']:.0f} %, all of them "
         f"in {100 * found['base_rate']:.0f} %."

@@ -75,7 +75,7 @@ class Decision:
 
     def judge(self) -> None:
         """Note how likely the answer is right, before an audit adds samples."""
-        self.p_correct, self.is_sure = self.session.p_correct, self.session.is_sure
+        self.p_correct, self.is_sure = self.session.judge()
 
     @property
     def is_unsure(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from adacompute.core.errors import ModelError
 from adacompute.gateway.accounting.account import Account
+from adacompute.gateway.accounting.feedback import SURE
 from adacompute.gateway.connection.exchange import EVENT_STREAM, JSON, Exchange, Headers
 from adacompute.gateway.forwarding.passthrough import Forwarded, ReplyHandling, forward
 from adacompute.gateway.requests.fields import CHAT, COMPLETIONS, OPTIONS
@@ -57,9 +58,6 @@ KEEP_ALIVE_S = 5.0
 
 SAMPLING_SHARE = 0.95
 """Share of the time of a request in which samples are drawn; the rest is for the answer."""
-
-SURE = {True: b"yes", False: b"no", None: b"not judged"}
-"""Whether an answer is one of those whose precision is guaranteed, as a header."""
 
 NEEDS_VOTES = ": train a policy with --config evidence=votes"
 _PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}
@@ -284,7 +282,7 @@ class Voting:
         ]
         if decision.p_correct is not None:
             headers.append((b"x-adacompute-p-correct", b"%.4f" % decision.p_correct))
-            headers.append((b"x-adacompute-sure", SURE[decision.is_sure]))
+            headers.append((b"x-adacompute-sure", SURE[decision.is_sure].encode()))
         if request.debug:
             debug = {
                 "answers": decision.session.values,
