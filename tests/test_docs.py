@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import SkipTest
@@ -151,10 +152,26 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```|<!--).*?^(```|-->)$", re.MULTILINE | re.DOTALL)
 
 
+def anchor_of(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub and MyST name it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def sections(page: Path) -> dict[str, str]:
+    """Return the text of each section by its anchor, with the sections below it."""
+    text = page.read_text()
+    hidden = FENCE.sub(lambda block: block[0].replace("#", " "), text)
+    headings = [(one, len(one[1])) for one in re.finditer(r"^(#+) (.+)$", hidden, re.MULTILINE)]
+    found = {}
+    for number, (heading, depth) in enumerate(headings):
+        next_ones = (one.start() for one, other in headings[number + 1 :] if other <= depth)
+        found[anchor_of(heading[2])] = text[heading.start() : next(next_ones, len(text))]
+    return found
+
+
 def anchors(page: Path) -> set[str]:
-    """Anchors of the headings of a page, as GitHub and MyST name them."""
-    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+    """Return the anchors of the headings of a page."""
+    return set(sections(page))
 
 
 def test_links_lead_to_pages_and_headings_that_exist() -> None:
@@ -169,6 +186,15 @@ def test_links_lead_to_pages_and_headings_that_exist() -> None:
             if not target.exists() or (anchor and anchor not in anchors(target)):
                 offences.append((page_name, link))
     assert offences == []
+
+
+QUESTIONS = tomllib.loads((ROOT / "tests" / "questions.toml").read_text())["questions"]
+
+
+@pytest.mark.parametrize("one", QUESTIONS, ids=lambda one: one["question"])
+def test_a_question_of_users_is_answered(one: dict[str, str]) -> None:
+    name, _, anchor = one["answer"].partition("#")
+    assert one["says"].lower() in sections(ROOT / name)[anchor].lower()
 
 
 def test_a_missing_reference_stops_the_build() -> None:
