@@ -1,0 +1,315 @@
+"""Soak: whether the gateway's memory grows in hours of mixed traffic.
+
+``python -m benchmarks.soak run MINUTES.csv [--minutes 120]`` sends about fourteen requests per
+second, at random moments, to a gateway with two workers, a decision log and caps: voted, forwarded
+and streamed requests to chat completions, completions, responses and embeddings; broken ones,
+clients that hang up, a client whose cap is spent, and an upstream of which one call in twenty
+fails. Files rotate at 2 MB, so that two hours hold what takes days elsewhere. Each minute it writes
+the memory of the gateway's processes, their open files and their processor time into a table.
+
+``python -m benchmarks.soak summarise MINUTES.csv [--figure FILE.svg]`` prints the first, median and
+last memory and the slope per hour after the first quarter of an hour, with its 95 % interval from
+the means of ten minutes, and draws the memory by minute. It does not say whose memory it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import aiohttp
+import numpy as np
+from scipy import stats
+
+from adacompute.core.types import FloatArray
+from adacompute.report.plot_style import COLOURS, panels
+from benchmarks.clients import start_upstream
+from benchmarks.gateway_spend import make_body
+from scripts.svg_theme import figure_svg
+from test_support.gateways import (
+    fetch,
+    free_port,
+    process_tree,
+    process_usage,
+    save_example_bundle,
+    wait_for,
+)
+
+REQUESTS_PER_S, MINUTE_S = 14.0, 60.0
+SETTLED_MINUTES, BLOCK_MINUTES = 15, 10
+CLIENTS = {"alice": 40, "bob": 30, "carol": 20, "dan": 7, "spent": 2}
+"""Share of each client in the requests; the cap of the last is reached at once."""
+
+MAX_DIGITS = 20_000
+"""Of a number in a question: most have a few, and one in a thousand has over a thousand."""
+
+SHARES = {**CLIENTS, "unknown": 1}
+KEY = "key-of-{}-in-the-soak"
+
+FAULTS = (
+    "429=0.01,500=0.01,503=0.01,reset=0.005,half=0.005,garbled=0.005,shape=0.003,stall=0.001,"
+    "hang=0.001"
+)
+CONFIG = """
+[serve]
+base_url = "{base_url}"
+port = {port}
+workers = 2
+probe = false
+log_level = "warning"
+state_directory = "state"
+decision_log = "answers"
+max_output_tokens = 60
+first_byte_timeout_s = 2.0
+timeout_s = 10.0
+max_attempts = 3
+[serve.client_keys]
+{keys}
+[serve.models.voted]
+bundle = "policy"
+budget = 2
+grader = "numeric"
+model = "fake"
+audit_share = 0.05
+[[serve.caps]]
+amount = 10_000_000_000
+unit = "tokens"
+period = "all"
+[[serve.caps]]
+amount = 20
+unit = "samples"
+period = "day"
+client = "spent"
+"""
+
+# What takes a day under load takes minutes: files rotate, are compacted and opened again.
+SITE = """from adacompute.storage import calls, decisions
+for kind in (calls.CallFile, decisions.DecisionLog):
+    kind.__init__.__defaults__ = (2_000_000, *kind.__init__.__defaults__[1:])
+"""
+BROKEN = (b'{"model": "voted"', b"[]", b'{"model": 5, "messages": []}', b'{"messages": "?"}')
+COLUMNS = ("minute", "resident_kb", "anonymous_kb", "processes", "files", "cpu_s", "requests")
+
+
+async def send(session: aiohttp.ClientSession, url: str, number: int) -> str:
+    """Send the request of this number and return its outcome."""
+    rng = random.Random(number)  # noqa: S311 - no secrets
+    path, body = make_body(number, is_faulty=True)
+    length = min(MAX_DIGITS, int(rng.paretovariate(1)))
+    body = body.replace(b"+ 1?", b"+ %b?" % (b"1" * length))
+    if rng.random() < 0.04:
+        body = rng.choice(BROKEN)
+    hangs_up = rng.random() < 0.05
+    limit = aiohttp.ClientTimeout(total=rng.uniform(0.005, 0.2) if hangs_up else 60)
+    client = rng.choices(list(SHARES), list(SHARES.values()))[0]
+    headers = {"authorization": f"Bearer {KEY.format(client)}", "content-type": "application/json"}
+    try:
+        async with session.post(
+            f"{url}/{path}", data=body, headers=headers, timeout=limit
+        ) as reply:
+            await reply.read()
+    except TimeoutError:
+        return "hung up" if hangs_up else "HUNG"
+    except aiohttp.ClientError as error:  # the upstream broke off a stream
+        return type(error).__name__
+    return str(reply.status)
+
+
+async def send_until(url: str, end: float, outcomes: Counter[str]) -> None:
+    """Send requests at random moments until a time, and count their outcomes."""
+    rng, under_way, number = random.Random(0), set[asyncio.Task[None]](), 0  # noqa: S311
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def count(number: int) -> None:
+            outcomes[await send(session, url, number)] += 1
+
+        while time.monotonic() < end:
+            number += 1
+            task = asyncio.create_task(count(number))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+            await asyncio.sleep(rng.expovariate(REQUESTS_PER_S))
+        await asyncio.gather(*under_way)
+
+
+def measure(pid: int) -> dict[str, float]:
+    """Memory, processes, files and processor time of a process and all its descendants."""
+    found = {"resident_kb": 0.0, "anonymous_kb": 0.0, "processes": 0.0, "cpu_s": 0.0}
+    for one in process_tree(pid):
+        try:
+            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()[1:]
+            times = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[11:15]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        sizes = {line.split(":")[0]: float(line.split()[1]) for line in lines}
+        found["resident_kb"] += sizes["Rss"]
+        found["anonymous_kb"] += sizes["Anonymous"]
+        found["processes"] += 1
+        found["cpu_s"] += sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+    return {**found, "files": process_usage(pid)["files"]}
+
+
+async def watch(pid: int, admin_url: str, out: Path, minutes: int, outcomes: Counter[str]) -> None:
+    """Write a row per minute, and read the metrics as Prometheus does."""
+    began = time.monotonic()
+    with out.open("w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        table.writeheader()
+        for minute in range(minutes + 1):
+            await asyncio.sleep(began + minute * MINUTE_S - time.monotonic())
+            row = await asyncio.to_thread(measure, pid)
+            counted = {"minute": minute, "requests": outcomes.total()}
+            table.writerow({name: round(value, 1) for name, value in (row | counted).items()})
+            file.flush()
+            await asyncio.to_thread(fetch, f"{admin_url}/metrics")
+
+
+@contextmanager
+def run_gateway(directory: Path, base_url: str) -> Iterator[tuple[int, int]]:
+    """Run a gateway in a directory; gives its process and its port."""
+    port = free_port()
+    save_example_bundle(directory / "policy")
+    digests = {name: hashlib.sha256(KEY.format(name).encode()).hexdigest() for name in CLIENTS}
+    keys = "\n".join(f'{name} = "{digest}"' for name, digest in digests.items())
+    (directory / "gateway.toml").write_text(CONFIG.format(base_url=base_url, port=port, keys=keys))
+    (directory / "sitecustomize.py").write_text(SITE)
+    python_path = f"{directory}:{os.environ.get('PYTHONPATH', '')}"
+    command = [sys.executable, "-m", "adacompute", "serve"]
+    command += ["--config", str(directory / "gateway.toml")]
+    with (
+        (directory / "gateway.log").open("wb") as said,
+        subprocess.Popen(  # noqa: S603 - our own
+            command, stderr=said, env={**os.environ, "PYTHONPATH": python_path}
+        ) as gateway,
+    ):
+        try:
+            wait_for(f"http://127.0.0.1:{port + 1}/ready")
+            yield gateway.pid, port
+        finally:
+            gateway.terminate()
+            gateway.wait(60)
+
+
+async def soak(pid: int, port: int, out: Path, minutes: int) -> Counter[str]:
+    """Send requests and watch the gateway meanwhile; return the outcomes."""
+    outcomes: Counter[str] = Counter()
+    end = time.monotonic() + minutes * MINUTE_S
+    await asyncio.gather(
+        send_until(f"http://127.0.0.1:{port}/v1", end, outcomes),
+        watch(pid, f"http://127.0.0.1:{port + 1}", out, minutes, outcomes),
+    )
+    return outcomes
+
+
+def run(out: Path, minutes: int) -> None:
+    """Run everything and print the outcomes and what the gateway left."""
+    options = ["--completion-tokens", "50", "--vary-tokens", "true", "--fault-rates", FAULTS]
+    options += ["--token-latency-s", "0.002"]
+    with TemporaryDirectory() as name, start_upstream(0.02, *options) as base_url:
+        directory = Path(name)
+        with run_gateway(directory, base_url) as (pid, port):
+            outcomes = asyncio.run(soak(pid, port, out, minutes))
+            metrics = fetch(f"http://127.0.0.1:{port + 1}/metrics")
+        log = (directory / "gateway.log").read_text(errors="replace")
+        files = [path for path in (directory / "state").rglob("*") if path.is_file()]
+    kept = ("adacompute_requests_in_flight ", "adacompute_worker_deaths_total ")
+    print(json.dumps(dict(outcomes.most_common())))
+    print(*(line for line in metrics.splitlines() if line.startswith(kept)), sep="\n")
+    print(f"tracebacks: {log.count('Traceback')}; files in the state directory: {len(files)}")
+    assert not outcomes["HUNG"]
+
+
+def read_minutes(path: Path) -> dict[str, FloatArray]:
+    """Read the columns of a table of minutes."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: np.array([float(row[name]) for row in rows]) for name in COLUMNS}
+
+
+def slope_per_hour(memory_kb: FloatArray) -> tuple[float, float]:
+    """Slope in MB per hour of settled minutes, and half the width of its 95 % interval.
+
+    Neighbouring minutes depend on each other, so the means of ten minutes are fitted.
+    """
+    settled = memory_kb[SETTLED_MINUTES:]
+    n_blocks = len(settled) // BLOCK_MINUTES
+    means = settled[: n_blocks * BLOCK_MINUTES].reshape(n_blocks, BLOCK_MINUTES).mean(axis=1)
+    hours = np.arange(n_blocks) * BLOCK_MINUTES / 60
+    fit = stats.linregress(hours, means / 1024)
+    return fit.slope, fit.stderr * stats.t.ppf(0.975, n_blocks - 2)
+
+
+def summarise(path: Path, figure: Path | None) -> None:
+    """Print the memory in MB by minute in short; draw it if a file is given."""
+    table = read_minutes(path)
+    last = int(table["minute"][-1])
+    busy = table["cpu_s"][-1] / (last * MINUTE_S)
+    print(f"{table['requests'][-1]:,.0f} requests in {last} minutes, {busy:.0%} of a core")
+    for name in ("resident_kb", "anonymous_kb"):
+        memory = table[name]
+        settled = memory[SETTLED_MINUTES:] / 1024
+        slope, half = slope_per_hour(memory)
+        print(
+            f"{name.removesuffix('_kb')} MB: minute 0 {memory[0] / 1024:.0f}, minute "
+            f"{SETTLED_MINUTES} {settled[0]:.0f}; then median {np.median(settled):.0f}, between "
+            f"{settled.min():.0f} and {settled.max():.0f}; last {settled[-1]:.0f}; "
+            f"{slope:+.2f} ± {half:.2f} per hour"
+        )
+    files = table["files"][SETTLED_MINUTES:]
+    print(f"open files: between {files.min():.0f} and {files.max():.0f}")
+    if figure is not None:
+        figure.write_text(draw(table))
+
+
+def draw(table: dict[str, FloatArray]) -> str:
+    """Return the memory by minute as an SVG document."""
+    with panels(width=6.4, height=3.2) as (figure, (axes,)):
+        for i, name in enumerate(("resident_kb", "anonymous_kb")):
+            label = f"{name.removesuffix('_kb')} memory"
+            axes.plot(table["minute"], table[name] / 1024, color=COLOURS[i], label=label)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("minute")
+        axes.set_ylabel("MB of all processes")
+        axes.legend(loc="lower right")
+        return figure_svg(
+            figure,
+            shown=620,
+            title="Memory of the gateway by minute",
+            description=f"Resident and anonymous memory of all processes of the gateway in"
+            f" {table['minute'][-1]:.0f} minutes of mixed traffic.",
+        )
+
+
+def main() -> None:
+    """Run the soak, or summarise one."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run", help="send the requests and write a row per minute")
+    running.add_argument("table", type=Path)
+    running.add_argument("--minutes", type=int, default=120)
+    summing = commands.add_parser("summarise", help="print a table of minutes in short")
+    summing.add_argument("table", type=Path)
+    summing.add_argument("--figure", type=Path)
+    given = parser.parse_args()
+    if given.command == "run":
+        run(given.table, given.minutes)
+    else:
+        summarise(given.table, given.figure)
+
+
+if __name__ == "__main__":
+    main()
