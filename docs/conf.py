@@ -9,25 +9,41 @@ from adacompute import __version__
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generate import copy_design_notes, write_pages
+from generate import write_pages
 
 project = "AdaCompute"
 author = "The AdaCompute authors"
 copyright = "2026, the AdaCompute authors"
 release = version = __version__
-extensions = ["myst_parser", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.doctest"]
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+extensions = [
+    "display",
+    "myst_parser",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.doctest",
+]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 html_theme = "furo"
+html_math_renderer = "mathml"
 html_title = "AdaCompute"
 html_static_path = ["_static"]
-html_css_files = ["wide.css"]
+html_css_files = ["site.css"]
 exclude_patterns = ["_build"]
+default_role = "py:obj"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autosummary_filename_map = {
+    f"adacompute.research.{name}": f"adacompute.research.{name}-function"
+    for name in ("estimate", "frontier")  # beside Estimate and Frontier
+}
+copybutton_prompt_text = "$ "
+copybutton_exclude = ".linenos, .gp, .go"
+templates_path = ["_templates"]
 doctest_test_doctest_blocks = ""  # pytest runs those in docstrings
 
 
 DOCS = Path(__file__).parent
 write_pages(DOCS / "reference")
-copy_design_notes(DOCS.parent / "design", DOCS / "research" / "design")

@@ -10,19 +10,18 @@ import ast
 import inspect
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import click
+from definitions import define
+from generate_commands import address, command_line, command_page, exit_codes
 
 import adacompute
 from adacompute.batch.answers import ANSWER_COLUMNS
 from adacompute.cli.main import list_commands
-from adacompute.cli.options import Setting, option_key
-from adacompute.cli.output import EXIT_CODES
 from adacompute.core.errors import AdaComputeError
 from adacompute.datasets.columns import QUESTION_COLUMNS, REQUIRED, SAMPLE_COLUMNS
 from adacompute.gateway.accounting.caps import CapConfig
@@ -79,56 +78,23 @@ def write_pages(directory: Path) -> None:
     makers = (command_line, configuration, metrics, columns, errors)
     for name, make in zip(PAGES, makers, strict=True):
         (directory / f"{name}.md").write_text(make(), encoding="utf-8")
-
-
-def copy_design_notes(source: Path, directory: Path) -> None:
-    """Copy the design notes to where Sphinx finds them."""
-    directory.mkdir(exist_ok=True)
-    for note in source.glob("0*.md"):
-        (directory / note.name).write_text(note.read_text(encoding="utf-8"), encoding="utf-8")
-
-
-def command_line() -> str:
-    """Return the page with every option and setting of every command, each with an anchor."""
-    lines = [COMMAND_LINE.format(exit_codes=_exit_codes())]
+    (directory / "commands").mkdir(exist_ok=True)
     for name, command in list_commands().items():
-        sentence, _, rest = inspect.cleandoc(command.help or "").partition("\n\n\b\n")
-        example, _, more = rest.partition("\n\n")
-        context = click.Context(command, info_name=f"adacompute {name}")
-        lines += [f"## {name}", "", sentence, "", "```text", context.get_usage(), "```", ""]
-        lines += ["```console", f"$ {example.strip()}", "```", ""] if example else []
-        lines += [more, ""] if more else []
-        options = [one for one in command.params if isinstance(one, click.Option)]
-        lines += _describe_options(name, [one for one in options if not isinstance(one, Setting)])
-        if hidden := [one for one in options if isinstance(one, Setting)]:
-            lines += [SETTINGS_OF_COMMAND, "", *_describe_options(name, hidden)]
-    return "\n".join(lines)
-
-
-def _describe_options(command: str, options: Sequence[click.Option]) -> list[str]:
-    """Return a list of definitions, with an anchor for each option."""
-    lines = []
-    for one in options:
-        key, kind = option_key(one), "" if one.is_flag else one.make_metavar(click.Context(NO))
-        word = f"{key} = {kind or 'true'}" if isinstance(one, Setting) else f"--{key} {kind}"
-        default = f" Default: `{one.default}`." if one.show_default else ""
-        required = " Required." if one.required else ""
-        anchor = f"{command.replace(' ', '-')}-{key}"
-        meaning = f": {one.help}{required}{default}"
-        lines += [f"[`{word.strip()}`]{{#{anchor}}}", meaning, ""]
-    return lines
+        text = command_page(name, command)
+        (directory / f"{address(name)}.md").write_text(text, encoding="utf-8")
 
 
 def configuration() -> str:
     """Return the page with every setting of the gateway."""
     lines = [CONFIGURATION]
     for title, (kind, introduction) in TABLES.items():
-        rows = [
-            (f"`{field.name}`", type_name(str(field.type)), default_of(field), meaning)
-            for field, meaning in settings(kind)
-        ]
         lines += [f"## `{title}`", "", introduction, ""]
-        lines += [*table(("setting", "type", "default", "meaning"), rows), ""]
+        prefix = title.strip("[]").removeprefix("serve").removesuffix(".NAME").strip(".")
+        for field, meaning in settings(kind):
+            default = default_of(field)
+            words = {"required": " Required.", "–": ""}.get(default, f" Default: {default}.")
+            note = f"*{type_name(str(field.type))}*"
+            lines += define(field.name, f"{prefix}-{field.name}", note, meaning + words)
     return "\n".join(lines)
 
 
@@ -141,11 +107,11 @@ def metrics() -> str:
     found += [(name, "gauge", (), text) for name, text in STORE_GAUGES.items()]
     found += [(IN_FLIGHT, "gauge", (), IN_FLIGHT_HELP)]
     found += [(NOT_READY, "gauge", ("cause",), NOT_READY_HELP)]
-    rows = [
-        (f"`{PREFIX}{name}`", kind, ", ".join(f"`{one}`" for one in labels) or "–", text)
-        for name, kind, labels, text in sorted(found)
-    ]
-    return "\n".join([METRICS, *table(("metric", "type", "labels", "meaning"), rows), ""])
+    lines = [METRICS]
+    for name, kind, labels, text in sorted(found):
+        by = f" by {', '.join(f'`{one}`' for one in labels)}" if labels else ""
+        lines += define(f"{PREFIX}{name}", name, f"*{kind}*{by}", text)
+    return "\n".join(lines)
 
 
 def columns() -> str:
@@ -160,33 +126,29 @@ def columns() -> str:
     ):
         required = REQUIRED if found is SAMPLE_COLUMNS else REQUIRED & {"question_id"}
         is_input = found in (SAMPLE_COLUMNS, QUESTION_COLUMNS)
-        rows = [
-            (f"`{name}`", _arrow_name(kind, name in required or not is_input), meaning)
-            for name, (kind, meaning) in found.items()
-        ]
+        prefix = title.split()[0]
         lines += [f"## {title}", "", introduction, ""]
-        lines += [*table(("column", "type", "meaning"), rows), ""]
+        for name, (kind, meaning) in found.items():
+            note = f"*{_arrow_name(kind, name in required or not is_input)}*"
+            lines += define(name, f"{prefix}-{name}", note, meaning)
     lines += ["## Account of calls", "", CALLS, ""]
-    for title, members in (("first", START_COLUMNS), ("last", END_COLUMNS)):
-        rows = [(f"`{name}`", meaning) for name, meaning in members.items()]
-        lines += [*table((f"member of the {title} row", "meaning"), rows), ""]
+    for title, members in (("First", START_COLUMNS), ("Last", END_COLUMNS)):
+        lines += [f"### {title} row of a call", ""]
+        for name, meaning in members.items():
+            lines += define(name, f"{title}-{name}", "", meaning)
     return "\n".join(lines)
 
 
 def errors() -> str:
     """Return the page with exceptions, HTTP errors and exit codes."""
-    exceptions = [
-        (f"`{one.__name__}`", f"`{one.__bases__[0].__name__}`", _first_line(one))
-        for one in exception_classes()
-    ]
-    codes = [
-        (f"`{code}`", str(status), meaning)
-        for code, (status, meaning) in sorted(ERROR_CODES.items(), key=lambda one: one[1][0])
-    ]
+    exceptions, codes = [], []
+    for one in exception_classes():
+        base = f"is a `{one.__bases__[0].__name__}`"
+        exceptions += define(one.__name__, one.__name__, base, _first_line(one))
+    for code, (status, meaning) in sorted(ERROR_CODES.items(), key=lambda one: one[1][0]):
+        codes += define(code, f"code-{code}", f"*{status}*", meaning)
     return ERRORS.format(
-        exceptions="\n".join(table(("exception", "is a", "raised for"), exceptions)),
-        codes="\n".join(table(("code", "status", "why"), codes)),
-        exit_codes=_exit_codes(),
+        exceptions="\n".join(exceptions), codes="\n".join(codes), exit_codes=exit_codes()
     )
 
 
@@ -238,18 +200,7 @@ def default_of(field: Field[Any]) -> str:
         return "–"
     if isinstance(value, tuple):
         return ", ".join(f"`{one}`" for one in value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{value:,g}" if is_number else f"`{json.dumps(value)}`"
-
-
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table in Markdown, with backticks of docstrings made single."""
-    lines = [titles, ["---"] * len(titles), *rows]
-    return [f"| {' | '.join(_cell(one) for one in line)} |" for line in lines]
-
-
-def _cell(text: str) -> str:
-    return text.replace("``", "`").replace("|", "\\|")
+    return f"`{json.dumps(value)}`"
 
 
 def _arrow_name(kind: object, is_required: bool) -> str:  # noqa: FBT001 - private
@@ -262,38 +213,6 @@ def _first_line(kind: type) -> str:
     return (kind.__doc__ or "").partition("\n")[0]
 
 
-def _exit_codes() -> str:
-    rows = [(str(code), meaning) for code, meaning in EXIT_CODES.items()]
-    return "\n".join(table(("exit code", "meaning"), rows))
-
-
-NO = click.Command("none")
-"""A command without options: click asks for one to write types."""
-
-SETTINGS_OF_COMMAND = "Settings, for `--config NAME=VALUE` or the file:"
-
-COMMAND_LINE = """# Command line
-
-Every command prints a table. With `--json` it prints one JSON document on standard output, and
-nothing else there. Progress goes to standard error, and only if that is a terminal.
-
-{exit_codes}
-
-A command has options, and settings, which fewer people need. `--config seed=1` gives one setting;
-`--config FILE` reads a TOML file, in which the table named after the command may hold both:
-
-```toml
-[evaluate]
-budgets = [1.5, 2, 3]
-levels = [1, 2, 3, 4, 6, 8]
-drop-unparsed = true
-```
-
-Options on the command line win, then `NAME=VALUE`, then the file. An unknown name is rejected, with
-a list of the known ones. `serve` reads the [configuration of the gateway](configuration.md) in the
-same two ways. This page is made from the definitions of the commands.
-"""
-
 CONFIGURATION = """# Configuration of the gateway
 
 Every setting of the TOML file that `adacompute serve --config FILE` reads, with its type, its
@@ -305,8 +224,6 @@ serving, add `--check`:
 ```sh
 adacompute serve --config gateway.toml --check
 ```
-
-This page is made from the dataclasses in `src/adacompute/gateway`.
 """
 
 METRICS = """# Metrics
@@ -315,14 +232,12 @@ Every metric on `/metrics` of the admin port, for Prometheus. [Observe the
 gateway](../how-to/observe.md) says which ones to look at, and which alerts to set. Histograms also
 have the usual `_bucket`, `_sum` and `_count`. The label `model` is the virtual model, `-` if there
 is none; `cap` is the name of the cap without its period, such as `client=team-a/tokens`.
-
-This page is made from `src/adacompute/gateway/accounting/metrics.py`.
 """
 
 COLUMNS = """# Columns of all files
 
 The columns of every file that AdaCompute reads or writes. [Samples, runs and bundles](files.md)
-says what the files are for. This page is made from the schemas in the code.
+says what the files are for.
 """
 
 SAMPLES = """One row per sample: input of `import` and `fit` (Parquet, CSV or JSON lines), and

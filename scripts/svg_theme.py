@@ -2,7 +2,7 @@
 
 Pages show pictures with ``![text](../_static/NAME.svg)``, which becomes an ``img`` element. A
 picture has both sets of colours and chooses with ``prefers-color-scheme``. In an ``img`` that is
-the ``color-scheme`` of the element, so ``docs/_static/wide.css`` sets it to the theme that the
+the ``color-scheme`` of the element, so ``docs/_static/site.css`` sets it to the theme that the
 reader chose in Furo. A browser that does not pass it on uses the setting of the system. Each
 picture therefore has a background of its own, and can be read on any page, also on GitHub.
 """

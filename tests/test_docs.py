@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 GENERATED = {
     DOCS / "reference" / f"{name}.md"
     for name in ("command-line", "configuration", "metrics", "columns", "errors")
-} | {DOCS / "research" / "design" / note.name for note in (ROOT / "design").glob("0*.md")}
+} | {DOCS / "reference" / "commands" / f"{name.replace(' ', '-')}.md" for name in list_commands()}
 PAGES = {
     str(page.relative_to(ROOT)): page
     for page in (

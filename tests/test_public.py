@@ -63,7 +63,7 @@ def test_every_public_name_has_a_docstring_of_its_own(module: ModuleType, name: 
 @pytest.mark.parametrize(("module", "name"), EVERYWHERE)
 def test_every_public_name_is_in_the_documentation(module: ModuleType, name: str) -> None:
     page = ROOT / "docs" / "reference" / "python-api.md"
-    assert f":: {module.__name__}.{name}\n" in page.read_text()
+    assert f"\n   {module.__name__}.{name}\n" in page.read_text()
 
 
 def test_every_public_error_is_an_adacompute_error() -> None:

@@ -10,12 +10,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 
 from adacompute.cli.main import list_commands
+from adacompute.cli.options import option_key
 from adacompute.datasets.layout import ALIASES, CHATS, PUBLIC_NAMES
 from adacompute.gateway.accounting.metrics import (
     CAP_GAUGES,
@@ -46,7 +48,7 @@ def named_in(page: str) -> set[str]:
 
 def test_pages_are_written_and_excluded_from_other_checks(tmp_path: Path) -> None:
     generate.write_pages(tmp_path)
-    written = {path.stem for path in tmp_path.iterdir()}
+    written = {path.stem for path in tmp_path.glob("*.md")}
     assert written == set(generate.PAGES)
     for path in (ROOT / "tests" / "test_docs.py", ROOT / "tests" / "test_vocabulary.py"):
         assert all(f'"{name}"' in path.read_text() for name in written), path.name
@@ -56,7 +58,11 @@ def test_pages_are_written_and_excluded_from_other_checks(tmp_path: Path) -> Non
 
 def test_every_command_is_on_its_page() -> None:
     page = generate.command_line()
-    assert all(f"\n## {name}\n" in page for name in list_commands())
+    for name, command in list_commands().items():
+        assert f"\n[`adacompute {name}`](" in page
+        text = generate.command_page(name, command)
+        names = {option_key(one) for one in command.params if isinstance(one, click.Option)}
+        assert names == set(re.findall(r"^\[`[^`]+`\]\{#([\w-]+)\}$", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize("title", generate.TABLES)

@@ -32,7 +32,7 @@ PAGES = [
     *sorted(
         page
         for page in (ROOT / "docs").rglob("*.md")
-        if page.stem not in GENERATED and page.parent.name != "design"
+        if page.stem not in GENERATED and page.parent.name != "commands"
     ),
 ]
 DEPLOYED = [path for path in sorted((ROOT / "deploy").rglob("*")) if path.is_file()]
