@@ -2,8 +2,9 @@
 
     python -m scripts.hash_requirements
 
-It writes ``deploy/requirements.txt`` (the gateway) and ``deploy/requirements-build.txt`` (what
-builds the package) from ``pyproject.toml`` and the versions in ``constraints.txt``. They hold names,
+It writes ``deploy/requirements.txt`` (the gateway), ``deploy/requirements-build.txt`` (what builds
+the package) and ``deploy/requirements-sbom.txt`` (what lists the installed packages) from
+``pyproject.toml`` and the versions in ``constraints.txt``. They hold names,
 versions and the hashes of wheels for Linux on x86-64 and ARM, and no addresses: which registry they
 come from is the installer's choice. It needs uv, and trusts the registry that uv asks.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import subprocess
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +28,7 @@ HEAD = f"# For Python {PYTHON} on Linux. 'just pins' writes this file.\n"
 Hashes = dict[str, set[str]]
 
 
-def resolve(arguments: Sequence[str], requirements: str) -> Hashes:
+def resolve(requirements: str, *arguments: str) -> Hashes:
     """Return the hashes of all wheels that may be installed, by name and version."""
     found: Hashes = {}
     command = ["uv", "pip", "compile", "--quiet", "--format", "pylock.toml", "--only-binary=:all:"]
@@ -58,13 +58,16 @@ def write(path: Path, found: Hashes) -> None:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the files."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         builders: list[str] = tomllib.load(file)["build-system"]["requires"]
     extras = [f"--extra={name}" for name in EXTRAS]
-    write(ROOT / "deploy/requirements.txt", resolve(["pyproject.toml", *extras], FURTHER))
-    build = resolve([], "\n".join(builders))
-    write(ROOT / "deploy/requirements-build.txt", build)
+    for name, found in {
+        "requirements.txt": resolve(FURTHER, "pyproject.toml", *extras),
+        "requirements-build.txt": resolve("\n".join(builders)),
+        "requirements-sbom.txt": resolve("cyclonedx-bom"),
+    }.items():
+        write(ROOT / "deploy" / name, found)
 
 
 if __name__ == "__main__":
