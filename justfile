@@ -20,7 +20,7 @@ nightly: lint layers types docs
     {{python}} -m coverage report --fail-under=90
     just integrations
 
-# The tree in docs/contribute/architecture.md, from the modules' docstrings
+# The layers in CONTRIBUTING.md and docs/contribute/architecture.md
 tree:
     {{python}} -m scripts.write_architecture
 

@@ -8,8 +8,11 @@ from pathlib import Path
 from adacompute import __version__
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parent.parent))
 
 from generate import write_pages
+
+from scripts.write_architecture import tree
 
 project = "AdaCompute"
 author = "The AdaCompute authors"
@@ -47,3 +50,4 @@ doctest_test_doctest_blocks = ""  # pytest runs those in docstrings
 
 DOCS = Path(__file__).parent
 write_pages(DOCS / "reference")
+(DOCS / "contribute" / "modules.md").write_text(f"# Modules\n\n{tree()}", encoding="utf-8")

@@ -1,7 +1,7 @@
 """The layers and the annotated tree in the documentation, from the import contract and docstrings.
 
-Run it with ``python -m scripts.write_architecture`` after adding, moving or redescribing a module.
-A test fails while a page is out of date.
+Run it with ``python -m scripts.write_architecture`` after adding or redescribing a layer: a test
+fails while a page is out of date. The tree is made when the documentation is built.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
-PAGES = {"docs/contribute/architecture.md": ("layers", "tree"), "CONTRIBUTING.md": ("layers",)}
-"""Pages, and what is written into each of them between two comments."""
+PAGES = ("docs/contribute/architecture.md", "CONTRIBUTING.md")
+"""Pages with the layers, between two comments."""
 
 OUTSIDE = ("reproduction", "test_support")
 """Folders of the repository that are not installed."""
@@ -75,15 +75,11 @@ def tree() -> str:
 
 def rewritten_pages() -> Iterator[tuple[Path, str]]:
     """Yield each page with what it should say."""
-    texts = {"layers": layers(), "tree": tree()}
-    for name, parts in PAGES.items():
+    begin, end = "<!-- layers: begin -->\n", "<!-- layers: end -->"
+    for name in PAGES:
         path = ROOT / name
-        text = path.read_text()
-        for part in parts:
-            begin, end = f"<!-- {part}: begin -->\n", f"<!-- {part}: end -->"
-            before, rest = text.split(begin)
-            text = before + begin + texts[part] + end + rest.split(end)[1]
-        yield path, text
+        before, rest = path.read_text().split(begin)
+        yield path, before + begin + layers() + end + rest.split(end)[1]
 
 
 def main() -> None:

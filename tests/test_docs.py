@@ -27,10 +27,14 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
 SHIPPED = SOURCE / "datasets" / "shipped"
 DOCS = ROOT / "docs"
-GENERATED = {
-    DOCS / "reference" / f"{name}.md"
-    for name in ("command-line", "configuration", "metrics", "columns", "errors")
-} | {DOCS / "reference" / "commands" / f"{name.replace(' ', '-')}.md" for name in list_commands()}
+GENERATED = (
+    {
+        DOCS / "reference" / f"{name}.md"
+        for name in ("command-line", "configuration", "metrics", "columns", "errors")
+    }
+    | {DOCS / "contribute" / "modules.md"}
+    | {DOCS / "reference" / "commands" / f"{name.replace(' ', '-')}.md" for name in list_commands()}
+)
 PAGES = {
     str(page.relative_to(ROOT)): page
     for page in (

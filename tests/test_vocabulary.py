@@ -21,7 +21,7 @@ from adacompute.cli.main import list_commands
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
 MODULES = sorted([*SOURCE.rglob("*.py"), *(ROOT / "reproduction").glob("*.py")])
-GENERATED = {"command-line", "configuration", "metrics", "columns", "errors"}
+GENERATED = {"modules", "command-line", "configuration", "metrics", "columns", "errors"}
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
