@@ -3,8 +3,9 @@
 ``python -m benchmarks.arms`` lists the efficient levels of each set, and scores the policies over
 arms: in tokens, in money, or in tokens times parameters. ``--max-samples 8`` counts up to eight
 samples of an arm; the oracle uses at most half of the recorded ones. Names of sets restrict what is
-run. At the end, all differences to the best mixture are tested together by Holm's method. Recorded
-samples are found in ``ADACOMPUTE_DATA``.
+run. ``--today qwen2.5-coder-1.5b`` prints instead what each policy costs at the accuracy of one
+sample of that arm for every question. At the end, all differences to the best mixture are tested
+together by Holm's method. Recorded samples are found in ``ADACOMPUTE_DATA``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pyarrow.parquet as pq
 
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.scoring.verdict import judge
+from adacompute.options.shared import TodayOptions
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.research.arms import list_arms
 from adacompute.stages.research.import_samples import import_samples
@@ -225,6 +227,28 @@ def run_set(name: str, max_samples: int, budgets: tuple[float, ...] | None) -> l
     return rows
 
 
+def compare_today(name: str, max_samples: int, today: str) -> None:
+    """Print what policies cost at the accuracy of an arm that every question is asked of."""
+    with tempfile.TemporaryDirectory() as directory:
+        costs = import_set(SETS[name], Path(directory))
+        found = evaluate_run(
+            Path(directory, "run"),
+            levels=tuple(range(1, max_samples + 1)),
+            budgets=SETS[name].budgets,
+            policies=["mixture", "escalate", "sequential"],
+            today=TodayOptions(today),
+            **costs,
+        )
+    print(f"\n{name}, {found['questions']} questions, today {today}")
+    for row in found["today"]:
+        ends = [
+            "–" if row[one] is None else f"{100 * row[one]:.0f} %"
+            for one in ("saving", "saving_low", "saving_high")
+        ]
+        accuracy = f"{row['accuracy']:.3f} at {row['cost']:.4g}"
+        print(f"{row['policy']:12} saves {ends[0]} [{ends[1]}, {ends[2]}] of {accuracy}")
+
+
 def report_losses(rows: list[dict[str, Any]]) -> None:
     """Say where ``sequential`` is significantly worse than the mixture, by Holm's method."""
     ends = ("difference", "difference_low", "difference_high")
@@ -245,7 +269,12 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", help=f"of {', '.join(SETS)} (default: all)")
     parser.add_argument("--max-samples", type=int, default=4)
     parser.add_argument("--budgets", type=lambda text: tuple(map(float, text.split(","))))
+    parser.add_argument("--today", help="arm to compare with, as fit takes it")
     options = parser.parse_args()
+    if options.today:
+        for name in options.sets:
+            compare_today(name, options.max_samples, options.today)
+        return
     register_rivals()
     rows = []
     for name in options.sets or list(SETS):

@@ -369,7 +369,7 @@ def test_what_was_recorded_decides_which_rivals_are_scored() -> None:
 def test_rivals_are_listed_for_one_arm_or_for_several() -> None:
     assert set(RIVALS) < set(list_policies())
     assert set(ARM_RIVALS) == set(list_policies(ARMS)) - {
-        *("mixture-votes", "mixture", "sequential", "oracle"),
+        *("mixture-votes", "mixture", "escalate", "sequential", "oracle"),
         *only_arms(ARMS),
     }
     assert scored_names(make_pool(ARMS), policies=[*ARM_RIVALS]) == [*ARM_RIVALS]

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import BundleError, ConfigError, DataError
-from adacompute.core.types import IntArray
 from adacompute.evaluation import evidence_factories
-from adacompute.evaluation.evidence import Evidence
 from adacompute.evaluation.evidence_factories import (
     MAX_POSITIONS,
     choose_arms,
@@ -31,98 +29,25 @@ from adacompute.evaluation.factories import (
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.registry import list_policies
 from adacompute.evaluation.scoring.held_out import score_held_out
-from adacompute.models.messages import Sample
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
-from adacompute.policies.confidence import SIGNALS
 from adacompute.policies.sequential.arm_samples import Grid
 from adacompute.policies.sequential.description import vote_accuracy
 from adacompute.policies.sequential.policy import SequentialPolicy
-from adacompute.sampling.session import ParsedAnswer, Session
+from test_support.arm_pools import evidence_index, make_arm_pool, run_live, select_evidence
 from test_support.pools import score_pool
 
 pytest.importorskip("sklearn", reason="needs the extra 'train'")
-N_SAMPLES = 8
-
-
-def make_pool(
-    n_questions: int = 80,
-    *,
-    arms: tuple[str, ...] = ("small", "large"),
-    useless: bool = False,
-    large: float = 1.4,
-) -> Pool:
-    """Questions of mixed difficulty; the large arm is better, and confidence tells."""
-    rng = np.random.default_rng(5)
-    ease = rng.uniform(0.0, 1.0, n_questions)
-    skill = {"small": 0.6, "large": large, "other": 1.0}
-    rows: list[tuple[int, int, int, bool, float, float]] = []
-    for q in range(n_questions):
-        for a, name in enumerate(arms):
-            for _ in range(N_SAMPLES):
-                right = bool(rng.random() < min(0.98, ease[q] * skill[name]))
-                answer = 0 if right else int(rng.integers(1, 5))
-                answer = UNPARSED if rng.random() < 0.05 else answer
-                logprob = rng.normal(-0.2 if right and not useless else -0.4, 0.08)
-                rows.append((q, a, answer, right and answer == 0, logprob, 1.0 + 4.0 * a))
-    columns: list[Any] = [np.array(column) for column in zip(*rows, strict=True)]
-    question, arm, answer, correct, logprob, cost = columns
-    signals = np.full((len(rows), len(SIGNALS)), np.nan)
-    signals[:, 0] = logprob
-    key = np.arange(1, n_questions + 1, dtype=np.uint64) * np.uint64(7919)
-    counts = np.bincount(question, minlength=n_questions)
-    return Pool(
-        answers=Answers(np.concatenate([[0], np.cumsum(counts)]), answer, correct.astype(bool)),
-        key=key,
-        group=key,
-        features=np.column_stack([ease, rng.random(n_questions)]).astype(np.float32),
-        sample_cost=cost.astype(np.float64),
-        arm=arm if len(arms) > 1 else None,
-        arms=arms,
-        signal_names=SIGNALS,
-        signals=signals,
-        latency_s=np.ones(len(rows)),
-    )
 
 
 @pytest.fixture(scope="module", params=[("small",), ("small", "large")], ids=["one", "two"])
 def experiment(request: pytest.FixtureRequest) -> Experiment:
-    return Experiment(make_pool(arms=request.param), (1, 2, 4, 8), (2.0,), n_permutations=6)
+    return Experiment(make_arm_pool(arms=request.param), (1, 2, 4, 8), (2.0,), n_permutations=6)
 
 
 @pytest.fixture(scope="module")
 def fitted(experiment: Experiment) -> FittedPolicy:
     return make_fitted(experiment, np.arange(60), experiment.pool.features)
-
-
-def run_live(
-    bundle: Bundle, experiment: Experiment, question: int, order: list[IntArray], price: float
-) -> tuple[list[int], int | None]:
-    """Run a session on one order of the recorded samples: the samples drawn, and the answer."""
-    pool, policy = experiment.pool, bundle.policy
-    assert isinstance(policy, (SequentialPolicy, ArmMixture))
-    session = Session(
-        bundle,
-        None,
-        price=price,
-        key=int(pool.key[question]),
-        features=pool.features[question : question + 1],
-    )
-    drawn: list[int] = []
-    used = dict.fromkeys(policy.arms, 0)
-    while request := session.ask():
-        name = request.arm or policy.arms[0]
-        arm = policy.arms.index(name)
-        for _ in range(request.n):
-            index = int(order[arm][used[name]])
-            used[name] += 1
-            drawn.append(index)
-            answer = int(pool.answers.answer[index])
-            value = None if answer == UNPARSED else str(answer)
-            assert pool.signals is not None
-            sample = Sample("", mean_logprob=float(pool.signals[index, 0]))
-            session.tell([ParsedAnswer(value, sample)])
-    return drawn, None if session.chosen is None else drawn[session.chosen]
 
 
 def test_replay_decides_as_a_session_does(
@@ -155,22 +80,6 @@ def test_replay_decides_as_a_session_does(
                 correct = chosen is not None and bool(experiment.pool.answers.correct[chosen])
                 if leads.sum() == 1:  # of tied answers a session takes one
                     assert accuracy == pytest.approx(float(correct))
-
-
-def select_evidence(experiment: Experiment, policy: SequentialPolicy) -> Evidence:
-    """Return the evidence of the samples that a policy can reach."""
-    numbers = tuple(experiment.arm_names.index(name) for name in policy.arms)
-    return experiment.evidence.select(numbers, policy.max_by_arm)
-
-
-def evidence_index(experiment: Experiment, policy: SequentialPolicy, index: IntArray) -> IntArray:
-    """Return indices among the samples of the policy's arms as indices of the whole pool."""
-    names, pool = experiment.arm_names, experiment.pool
-    if pool.arm is None:
-        return index
-    numbers = [names.index(name) for name in policy.arms]
-    kept = np.flatnonzero(np.isin(pool.arm, numbers))
-    return kept[index]
 
 
 def test_lower_prices_cost_more_and_results_are_of_every_question(
@@ -253,7 +162,7 @@ def test_mixture_over_arms_runs_live_and_is_saved(experiment: Experiment, tmp_pa
 def test_confidence_makes_votes_better_and_a_useless_signal_does_not_hurt() -> None:
     accuracy = {}
     for useless in (False, True):
-        pool = make_pool(120, arms=("small",), useless=useless)
+        pool = make_arm_pool(120, arms=("small",), useless=useless)
         shared = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=6)
         for name in ("mixture", "mixture-votes"):
             curve = score_held_out(shared, find_factory(name))
@@ -274,7 +183,7 @@ def shuffle_signals(pool: Pool, *, within: bool) -> Pool:
 
 @pytest.mark.parametrize("within", [True, False], ids=["within", "across"])
 def test_shuffled_signal_gives_the_policy_that_sees_votes_alone(*, within: bool) -> None:
-    pool, train = make_pool(120, arms=("small",)), np.arange(100)
+    pool, train = make_arm_pool(120, arms=("small",)), np.arange(100)
     known = ((1, 2, 4, 8), (2.0,), 6)
     assert Bundle(make_sequential(Experiment(pool, *known), train).policy).needs_logprobs
     shuffled = Experiment(shuffle_signals(pool, within=within), *known)
@@ -286,7 +195,7 @@ def test_shuffled_signal_gives_the_policy_that_sees_votes_alone(*, within: bool)
         assert isinstance(policy, SequentialPolicy)
         assert not Bundle(policy).needs_logprobs
         policies.append(policy)
-    assert len(policies[0].levels) == N_SAMPLES
+    assert len(policies[0].levels) == 8
     assert (policies[0].votes.break_even_price == policies[1].votes.break_even_price).all()
     mixture = make_arm_mixture(shuffled, train, plain=False)
     assert not Bundle(mixture.policy).needs_logprobs
@@ -296,7 +205,9 @@ def test_shuffled_signal_gives_the_policy_that_sees_votes_alone(*, within: bool)
 
 
 def test_shuffled_signal_of_several_arms_is_not_recorded_while_serving() -> None:
-    shuffled = Experiment(shuffle_signals(make_pool(), within=True), (1, 2, 4), n_permutations=6)
+    shuffled = Experiment(
+        shuffle_signals(make_arm_pool(), within=True), (1, 2, 4), n_permutations=6
+    )
     policy = make_sequential(shuffled, np.arange(60)).policy
     assert isinstance(policy, SequentialPolicy)
     assert policy.confidence is not None
@@ -337,7 +248,7 @@ def test_evidence_and_confidence_are_computed_once(experiment: Experiment) -> No
 
 
 def test_every_policy_is_compared_with_weighted_votes() -> None:
-    pool = make_pool(60, arms=("small",))
+    pool = make_arm_pool(60, arms=("small",))
     known: dict[str, Any] = {"budgets": [2.0], "levels": [1, 2, 4], "n_permutations": 4}
     names = ["mixture-votes", "mixture", "sequential", "adaptive-consistency", "oracle"]
     rows = {row["policy"]: row for row in score_pool(pool, policies=names, **known).rows}
@@ -359,19 +270,19 @@ def test_every_policy_is_compared_with_weighted_votes() -> None:
 
 
 def test_arms_are_scored_together() -> None:
-    scores = score_pool(make_pool(60), budgets=[2.0, 6.0], levels=[1, 2, 4], n_permutations=4)
-    ours = {"mixture-votes", "mixture", "sequential", "oracle"}
+    scores = score_pool(make_arm_pool(60), budgets=[2.0, 6.0], levels=[1, 2, 4], n_permutations=4)
+    ours = {"mixture-votes", "mixture", "escalate", "sequential", "oracle"}
     assert {row["policy"] for row in scores.rows} == ours | {"only small", "only large"}
 
 
 def test_single_arms_are_rows_where_the_budget_pays_for_them() -> None:
     known: dict[str, Any] = {"budgets": [2.0], "levels": [1, 2, 4], "n_permutations": 4}
-    rows = score_pool(make_pool(60), policies=["only large", "only small"], **known).rows
+    rows = score_pool(make_arm_pool(60), policies=["only large", "only small"], **known).rows
     assert [row["policy"] for row in rows] == ["only small"]
 
 
 def test_a_single_arm_is_part_of_the_mixture() -> None:
-    arms = Experiment(make_pool(60), (1, 2, 4), (2.0,), n_permutations=4)
+    arms = Experiment(make_arm_pool(60), (1, 2, 4), (2.0,), n_permutations=4)
     train = np.arange(40)
     levels = arms.evidence.run_levels(arms.evidence.confidence(train, joint=False))
     fitted = OnlyArm("large")(arms, train)
@@ -385,7 +296,7 @@ def test_a_single_arm_is_part_of_the_mixture() -> None:
 
 
 def test_a_single_arm_is_tuned_on_training_questions_only() -> None:
-    arms = Experiment(make_pool(60), (1, 2, 4), (2.0,), n_permutations=4)
+    arms = Experiment(make_arm_pool(60), (1, 2, 4), (2.0,), n_permutations=4)
     train, answers = np.arange(40), arms.pool.answers
     changed = np.where(
         (answers.question >= 40) & (answers.answer != UNPARSED), ~answers.correct, answers.correct
@@ -414,7 +325,7 @@ def test_policies_say_whether_they_see_evidence() -> None:
 
 
 def test_arms_are_chosen_by_cost_while_positions_are_few_enough() -> None:
-    pool = make_pool(40, arms=("small", "large", "other"))
+    pool = make_arm_pool(40, arms=("small", "large", "other"))
     shared = Experiment(pool, (1, 2), (2.0,), n_permutations=4)
     arms, needed = choose_arms(shared, np.arange(30))
     assert set(arms) <= {0, 1, 2}
@@ -429,7 +340,7 @@ def test_arms_are_chosen_by_cost_while_positions_are_few_enough() -> None:
 
 
 def test_questions_without_enough_samples_of_an_arm_are_excluded() -> None:
-    pool = make_pool(40)
+    pool = make_arm_pool(40)
     kept = np.ones(len(pool.answers.answer), dtype=np.bool_)
     kept[:3] = False
     assert pool.keep(kept).equalise().n_excluded == 1
@@ -439,7 +350,7 @@ def test_questions_without_enough_samples_of_an_arm_are_excluded() -> None:
 
 
 def test_ties_by_logprob_use_votes_alone() -> None:
-    pool = make_pool(40, arms=("small",))
+    pool = make_arm_pool(40, arms=("small",))
     assert Experiment(pool, (1, 2)).uses_evidence
     assert Experiment(pool, (1, 2), max_rounds=1).uses_evidence
     assert Experiment(replace(pool, round_cost=1.0), (1, 2)).uses_evidence
@@ -449,13 +360,13 @@ def test_ties_by_logprob_use_votes_alone() -> None:
 
 def test_a_single_efficient_arm_of_several_is_judged_by_its_own_samples() -> None:
     """The table of votes counts the answers of all arms, so it is only for runs of one."""
-    pool = make_pool(large=0.2)
+    pool = make_arm_pool(large=0.2)
     experiment = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=6)
     fitted = make_fitted(experiment, np.arange(60), pool.features)
     assert fitted.policy.arms == ("small",)
     assert isinstance(fitted.policy, SequentialPolicy)
     assert fitted.policy.table is None
-    own = make_pool(arms=("small",))
+    own = make_arm_pool(arms=("small",))
     alone = replace(experiment, pool=own)
     policy = make_fitted(alone, np.arange(60), own.features).policy
     assert isinstance(policy, SequentialPolicy)
@@ -463,7 +374,7 @@ def test_a_single_efficient_arm_of_several_is_judged_by_its_own_samples() -> Non
 
 
 def test_rounds_that_no_question_takes_do_not_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = make_pool(arms=("small",))
+    pool = make_arm_pool(arms=("small",))
     for limit, kept in ((2, 2), (8, None), (1000, None)):
         known = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=6, max_rounds=limit)
         policy = make_fitted(known, np.arange(60), pool.features).policy
@@ -477,7 +388,7 @@ def test_rounds_that_no_question_takes_do_not_limit(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_policy_is_not_replayed_in_rounds_that_it_was_not_fitted_for() -> None:
-    pool = make_pool(arms=("small",))
+    pool = make_arm_pool(arms=("small",))
     free = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=6)
     fitted = make_fitted(free, np.arange(60), pool.features)
     with pytest.raises(ConfigError, match="max_rounds 2"):

@@ -16,6 +16,7 @@ import numpy as np
 from adacompute.core.errors import ConfigError
 from adacompute.core.states import MAX_SAMPLES, states
 from adacompute.core.types import Float32Array, IntArray, Level
+from adacompute.evaluation.escalation import make_escalating
 from adacompute.evaluation.evidence_factories import (
     fit_vote_states,
     make_arm_mixture,
@@ -250,6 +251,12 @@ POLICY_FACTORIES: dict[str, PolicyFactory] = {
     "sequential-votes": make_sequential_votes,
 }
 
+ARM_POLICIES: dict[str, PolicyFactory] = {"escalate": make_escalating}
+"""Policies that need several arms."""
+
+TRAINABLE = POLICY_FACTORIES | ARM_POLICIES
+"""Policies that can be saved and served."""
+
 ROUTERS = ("router", "value-router")
 BASELINES: dict[str, PolicyFactory] = {"mixture-votes": make_mixture_votes}
 """Rows of tables that are no policies of their own."""
@@ -270,7 +277,7 @@ class RegisteredPolicy:
 REGISTERED: dict[str, RegisteredPolicy] = {}
 """Policies of other packages, which are scored but not trained or served; see `registry`."""
 
-EVIDENCE_AWARE = ("mixture", "mixture-votes", "sequential")
+EVIDENCE_AWARE = ("mixture", "mixture-votes", "sequential", *ARM_POLICIES)
 """Our policies that use arms and confidence where they are recorded."""
 
 ONLY = "only "
@@ -315,7 +322,7 @@ def find_trainable(policy: str) -> PolicyFactory:
     if policy in REGISTERED or is_single_arm(policy):
         raise ConfigError(
             f"{policy} is only scored on recorded samples, by evaluate; policies to train are "
-            f"{', '.join(POLICY_FACTORIES)}"
+            f"{', '.join(TRAINABLE)}"
         )
     return find_factory(policy)
 
@@ -328,7 +335,7 @@ def find_factory(policy: str | PolicyFactory) -> PolicyFactory:
         return OnlyArm(policy.removeprefix(ONLY))
     if policy in REGISTERED:
         return REGISTERED[policy].factory
-    every = POLICY_FACTORIES | BASELINES
+    every = TRAINABLE | BASELINES
     if policy not in every:
-        raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(POLICY_FACTORIES)}")
+        raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(TRAINABLE)}")
     return every[policy]

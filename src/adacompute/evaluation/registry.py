@@ -16,9 +16,11 @@ from importlib.metadata import entry_points
 from adacompute.core.errors import ConfigError
 from adacompute.evaluation.experiment import PolicyFactory
 from adacompute.evaluation.factories import (
+    ARM_POLICIES,
     BASELINES,
     POLICY_FACTORIES,
     REGISTERED,
+    TRAINABLE,
     RegisteredPolicy,
     only_arms,
 )
@@ -55,7 +57,7 @@ def register_policy(
             f"a policy cannot be named {name!r}: use lower-case words joined by hyphens"
         )
     policy = RegisteredPolicy(factory, several_arms, find_obstacle)
-    if name in {*POLICY_FACTORIES, *BASELINES, *ORACLES} or REGISTERED.get(name, policy) != policy:
+    if name in {*TRAINABLE, *BASELINES, *ORACLES} or REGISTERED.get(name, policy) != policy:
         raise ConfigError(f"there is a policy {name!r} already: use another name")
     REGISTERED[name] = policy
 
@@ -66,7 +68,15 @@ def list_policies(arms: Sequence[str] = ()) -> tuple[str, ...]:
     several = len(arms) > 1
     own = [name for name, policy in REGISTERED.items() if policy.several_arms == several]
     if several:
-        return ("mixture-votes", "mixture", *only_arms(arms), *own, "sequential", "oracle")
+        return (
+            "mixture-votes",
+            "mixture",
+            *only_arms(arms),
+            *own,
+            *ARM_POLICIES,
+            "sequential",
+            "oracle",
+        )
     return (*BASELINES, *POLICY_FACTORIES, *own, *ORACLES)
 
 

@@ -1,4 +1,4 @@
-"""Evidence tables: arms, the confidence of samples and mixtures over arms as plain data.
+"""Evidence tables: arms, the confidence of samples and simple policies over arms as plain data.
 
 This module does not know how a policy is fitted or decides.
 """
@@ -13,8 +13,10 @@ from adacompute.core.errors import BundleError
 from adacompute.core.signals import MAX_GIVEN, is_given
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.confidence import SIGNALS, Confidence
+from adacompute.policies.correctness import correctness_from_json
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.spec import PolicySpec, read_entry, read_numbers
+from adacompute.policies.sequential.escalation import Choice, EscalatingPolicy
+from adacompute.policies.spec import PolicySpec, read_entry, read_number, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +46,48 @@ def mixture_from_spec(spec: PolicySpec) -> ArmMixture:
         raise BundleError("the choices of a mixture do not fit its arms and prices")
     confidence = confidence_from_json(content["confidence"], len(arms))
     return ArmMixture(arms, choices, schedule, confidence, read_costs(content, arms))
+
+
+def escalation_to_spec(policy: EscalatingPolicy) -> PolicySpec:
+    """Describe the policy as plain data."""
+    content = {
+        "arms": policy.arms,
+        "choices": policy.choices,
+        "judge": policy.judge.to_json(),
+        "confidence": confidence_to_json(policy.confidence),
+        "prices": policy.schedule.prices,
+        "arm_cost": policy.sample_cost,
+    }
+    return PolicySpec(policy.levels, content)
+
+
+def escalation_from_spec(spec: PolicySpec) -> EscalatingPolicy:
+    """Build the policy from plain data."""
+    content = spec.content
+    arms, schedule = read_arms(content), PriceSchedule(read_numbers(content["prices"]))
+    choices = tuple(
+        Choice(int(arm), int(n), read_number(sure), int(later))
+        for arm, n, sure, later in content["choices"]
+    )
+    known = {(level.model, level.n_samples) for level in spec.levels}
+    used = {(one.arm, one.n_samples) for one in choices}
+    used |= {(one.later, 1) for one in choices if one.sure}
+    if (
+        len(choices) != len(schedule.prices)
+        or {model for model, _ in known} != set(arms)
+        or not all(0 <= arm < len(arms) and (arms[arm], n) in known for arm, n in used)
+        or any(one.sure and one.arm == one.later for one in choices)
+    ):
+        raise BundleError("the choices of an escalating policy do not fit its arms and prices")
+    return EscalatingPolicy(
+        levels=spec.levels,
+        choices=choices,
+        judge=correctness_from_json(content["judge"], len(arms)),
+        arms=arms,
+        schedule=schedule,
+        confidence=confidence_from_json(content["confidence"], len(arms)),
+        sample_cost=read_costs(content, arms),
+    )
 
 
 MAX_SIGNALS = len(SIGNALS) + 1 + MAX_GIVEN

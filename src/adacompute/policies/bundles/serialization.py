@@ -15,6 +15,7 @@ from adacompute.core.types import Level, make_levels
 from adacompute.policies import arm_mixture, draft_router, router, rule_policy
 from adacompute.policies.bundles import evidence_tables, sequential_tables
 from adacompute.policies.policy import Policy
+from adacompute.policies.sequential import escalation
 from adacompute.policies.sequential import policy as sequential
 from adacompute.policies.spec import PolicySpec, read_entry
 
@@ -49,6 +50,12 @@ POLICY_KINDS = {
         arm_mixture.ArmMixture,
         evidence_tables.mixture_to_spec,
         evidence_tables.mixture_from_spec,
+        has_arms=True,
+    ),
+    "escalation": PolicyKind(
+        escalation.EscalatingPolicy,
+        evidence_tables.escalation_to_spec,
+        evidence_tables.escalation_from_spec,
         has_arms=True,
     ),
     "rules": PolicyKind(rule_policy.RulePolicy, rule_policy.to_spec, rule_policy.from_spec),
