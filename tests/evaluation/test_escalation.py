@@ -18,7 +18,7 @@ from adacompute.evaluation.registry import list_policies
 from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.sequential.arm_samples import Grid
 from adacompute.policies.sequential.description import vote_accuracy
-from adacompute.policies.sequential.escalation import Choice, EscalatingPolicy
+from adacompute.policies.sequential.escalation import EscalatingPolicy, EscalationRule
 from test_support.arm_pools import evidence_index, make_arm_pool, run_live, select_evidence
 
 pytest.importorskip("sklearn", reason="needs the extra 'train'")
@@ -38,7 +38,12 @@ def escalating(fitted: FittedPolicy) -> EscalatingPolicy:
     """Return the policy with choices that ask the second arm, whatever was efficient."""
     policy = fitted.policy
     assert isinstance(policy, EscalatingPolicy)
-    choices = (Choice(0, 1), Choice(0, 1, 0.4, 1), Choice(0, 2, 0.7, 1), Choice(1, 2))
+    choices = (
+        EscalationRule(0, 1),
+        EscalationRule(0, 1, 0.4, 1),
+        EscalationRule(0, 2, 0.7, 1),
+        EscalationRule(1, 2),
+    )
     schedule = replace(policy.schedule, prices=(0.4, 0.3, 0.2, 0.1))
     return replace(policy, choices=choices, schedule=schedule)
 

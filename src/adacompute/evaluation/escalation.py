@@ -23,8 +23,8 @@ from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.sequential.description import vote_accuracy
 from adacompute.policies.sequential.escalation import (
     MIN_ROUNDS,
-    Choice,
     EscalatingPolicy,
+    EscalationRule,
     add_count,
     count_samples,
 )
@@ -39,7 +39,7 @@ COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 SHARES = tuple(i / 10 for i in range(1, 10))
 """Shares of the questions, the least sure first, that another arm is tried on."""
 
-INNER_FOLDS = 5
+JUDGE_FOLDS = 5
 """Folds of the training questions that votes are judged in."""
 
 MAX_ROWS = 120_000
@@ -81,7 +81,7 @@ def make_escalating(experiment: Experiment, train: IntArray) -> FittedPolicy:
     return FittedPolicy(policy, schedule.prices, features, known=evidence.run(policy, features))
 
 
-class _Votes(NamedTuple):
+class _JudgedVotes(NamedTuple):
     """The votes of orders after some samples of each arm.
 
     ``cost`` (M,) is what the samples cost, ``correct`` (M,) is how likely the vote is right, and
@@ -105,23 +105,23 @@ class _Training:
     first: list[tuple[int, int]]
 
     @cached_property
-    def votes(self) -> list[_Votes]:
+    def votes(self) -> list[_JudgedVotes]:
         """The votes that are judged."""
         return [self.measure(arm, n) for arm, n in self.first]
 
-    def measure(self, arm: int, n_samples: int, later: int | None = None) -> _Votes:
+    def measure(self, arm: int, n_samples: int, later: int | None = None) -> _JudgedVotes:
         """Return the votes after samples of an arm, and after one of a later arm."""
         counts = count_samples(len(self.samples.max_samples), arm, n_samples, later)
         found = self.samples.describe(counts)
         paid = self.samples.cost[:, self.samples.columns(counts)].sum(axis=1)
         correct = vote_accuracy(found.leads, self.samples.accuracy)
-        return _Votes(paid, correct, add_count(found.vector, counts))
+        return _JudgedVotes(paid, correct, add_count(found.vector, counts))
 
     def fit_judge(self, seed: int) -> tuple[Correctness, list[FloatArray]]:
         """Return what judges votes, and how likely each vote is right by models of other folds."""
         step = max(1, len(self.votes) * len(self.question) // MAX_ROWS)
         used = np.arange(0, len(self.question), step)
-        fold = assign_folds(self.question, INNER_FOLDS, seed=seed)
+        fold = assign_folds(self.question, JUDGE_FOLDS, seed=seed)
         scores = np.zeros((len(self.votes), len(fold)))
         for f in np.unique(fold):
             own, ranking = fold == f, self._fit_ranking(used[fold[used] != f])
@@ -146,11 +146,11 @@ class _Training:
 
     def list_choices(
         self, chances: list[FloatArray], arm_cost: tuple[float, ...]
-    ) -> tuple[list[Choice], FloatArray, FloatArray]:
+    ) -> tuple[list[EscalationRule], FloatArray, FloatArray]:
         """Return all choices with their mean costs and accuracies."""
-        choices, means = list[Choice](), list[tuple[float, float]]()
+        choices, means = list[EscalationRule](), list[tuple[float, float]]()
         for (arm, n), chance, stopped in zip(self.first, chances, self.votes, strict=True):
-            choices.append(Choice(arm, n))
+            choices.append(EscalationRule(arm, n))
             means.append((float(stopped.cost.mean()), float(stopped.correct.mean())))
             for later in (b for b, cost in enumerate(arm_cost) if cost > arm_cost[arm]):
                 asked = self.measure(arm, n, later)
@@ -158,7 +158,7 @@ class _Training:
                     goes_on = chance < sure
                     cost = np.where(goes_on, asked.cost, stopped.cost)
                     correct = np.where(goes_on, asked.correct, stopped.correct)
-                    choices.append(Choice(arm, n, sure, later))
+                    choices.append(EscalationRule(arm, n, sure, later))
                     means.append((float(cost.mean()), float(correct.mean())))
         cost, accuracy = np.array(means).T
         return choices, cost, accuracy

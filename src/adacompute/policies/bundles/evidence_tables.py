@@ -15,7 +15,7 @@ from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.confidence import SIGNALS, Confidence
 from adacompute.policies.correctness import correctness_from_json
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.sequential.escalation import Choice, EscalatingPolicy
+from adacompute.policies.sequential.escalation import EscalatingPolicy, EscalationRule
 from adacompute.policies.spec import PolicySpec, read_entry, read_number, read_numbers
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def escalation_from_spec(spec: PolicySpec) -> EscalatingPolicy:
     content = spec.content
     arms, schedule = read_arms(content), PriceSchedule(read_numbers(content["prices"]))
     choices = tuple(
-        Choice(int(arm), int(n), read_number(sure), int(later))
+        EscalationRule(int(arm), int(n), read_number(sure), int(later))
         for arm, n, sure, later in content["choices"]
     )
     known = {(level.model, level.n_samples) for level in spec.levels}

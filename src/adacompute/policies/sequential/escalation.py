@@ -34,7 +34,7 @@ MIN_ROUNDS = 2
 """Rounds of a question that another arm is asked about."""
 
 
-class Choice(NamedTuple):
+class EscalationRule(NamedTuple):
     """Samples of one arm, and the arm that is asked once if they are right with less than ``sure``.
 
     With ``sure`` 0 none is asked.
@@ -58,7 +58,7 @@ class EscalatingPolicy(Policy):
     prepared = PreparedKind.CELL
     n_cells = 1
     levels: tuple[Level, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[EscalationRule, ...]
     judge: Correctness
     arms: tuple[str, ...] = field()
     schedule: PriceSchedule = field()
