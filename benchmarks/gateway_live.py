@@ -181,6 +181,7 @@ async def ask_all(
             "answers": answers,
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
+            "decision": raw.headers.get("x-adacompute-decision"),
             "samples": int(raw.headers.get("x-adacompute-samples", n or 1)),
             "debug": json.loads(raw.headers.get("x-adacompute-debug", "{}")),
         }
@@ -235,19 +236,25 @@ def compare(
     }
 
 
+def state_directory(out: Path, case: Case) -> Path:
+    """Return where the gateway of a case keeps its account and its log."""
+    return out.resolve() / f"{case.name}-state"
+
+
 def start_gateway(
-    bundle: Path, llama: LlamaServer, case: Case, out: Path
+    bundle: Path, llama: LlamaServer, case: Case, out: Path, settings: str = ""
 ) -> tuple[subprocess.Popen[bytes], str]:
     """Start a gateway for a case and wait until it is ready; return its process and URL.
 
-    Its account is in OUT, so that pacing goes on where an interrupted run ended.
+    Its account is in OUT, so that pacing goes on where an interrupted run ended. ``settings`` are
+    lines of its configuration.
     """
     port = free_port()
     config = out / f"gateway-{case.name}.toml"
     rounds = "" if case.max_rounds is None else f"max_rounds = {case.max_rounds}\n"
     config.write_text(
         f'[serve]\nbase_url = "{llama.base_url}"\nport = {port}\n'
-        f'state_directory = "{(out / case.name).resolve()}-state"\n'
+        f'state_directory = "{state_directory(out, case)}"\n{settings}'
         f'[serve.models."{llama.model}"]\nbundle = "{bundle.resolve()}"\n'
         f'budget = {case.budget}\ngrader = "numeric"\naccept_verdict = true\n{rounds}'
         f"pacing = {str(case.pacing).lower()}\n"
