@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,24 @@ def test_versions_agree() -> None:
     assert re.search(rf"^## {re.escape(VERSION)} - ", log, re.MULTILINE)
     for page in (ROOT / "README.md", ROOT / "docs/get-started.md"):
         assert f"adacompute-{VERSION}-py3-none-any.whl" in page.read_text()
+
+
+def test_examples_run_the_image_of_this_version() -> None:
+    for name in ("kubernetes.yaml", "compose.yaml"):
+        images = re.findall(r"image: (adacompute\S+)", (ROOT / "deploy" / name).read_text())
+        assert images == [f"adacompute:{VERSION}"]
+
+
+def test_the_image_installs_by_hashes_and_does_not_run_as_root() -> None:
+    text = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", "")
+    installs = re.findall(r"pip install ([^&\n]+)", text)
+    assert len(installs) == 3
+    assert all(one.startswith(("--require-hashes", "--no-index --no-deps")) for one in installs)
+    assert re.findall(r"^USER (.*)$", text, re.MULTILINE) == ["1000:1000"]
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE)
+    allowed = (ROOT / ".dockerignore").read_text().splitlines()
+    for path in " ".join(copied).split():
+        assert any(fnmatch(path, one[1:]) for one in allowed if one.startswith("!")), path
 
 
 def test_a_release_links_to_its_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ def test_it_has_no_lint() -> None:
         ("--set", "extraVolumeMounts[0].name=b,extraVolumeMounts[0].mountPath=/bundles"),
         ("--set", "image.pullSecrets[0].name=registry,service.type=NodePort"),
         ("--set", "state.existingClaim=leases"),
+        ("--set", "networkPolicy.enabled=false"),
     ],
 )
 def test_objects_fit_the_schemas_of_kubernetes(options: tuple[str, ...]) -> None:
@@ -109,6 +110,25 @@ def test_the_state_is_in_the_pod_or_in_a_claim(claim: str, volume: dict[str, Any
     chart = render("edge", "--set", f"state.existingClaim={claim}")
     volumes = chart["Deployment", "edge"]["spec"]["template"]["spec"]["volumes"]
     assert {"name": "state", **volume} in volumes
+
+
+@pytest.mark.parametrize(
+    ("options", "image"),
+    [
+        ("image.repository=here/it,image.tag=1", "here/it:1"),
+        ("image.digest=sha256:ab", "adacompute@sha256:ab"),
+    ],
+)
+def test_an_image_is_named_by_tag_or_digest(options: str, image: str) -> None:
+    pod = render("edge", "--set", options)["Deployment", "edge"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == image
+
+
+def test_the_namespace_that_reads_metrics_can_be_named() -> None:
+    chart = render("edge", "--set", "networkPolicy.monitoringNamespace=observe")
+    (peer,) = chart["NetworkPolicy", "edge"]["spec"]["ingress"][1]["from"]
+    labels = {"kubernetes.io/metadata.name": "observe"}
+    assert peer == {"namespaceSelector": {"matchLabels": labels}}
 
 
 def test_another_configuration_starts_new_pods() -> None:

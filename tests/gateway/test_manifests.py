@@ -136,3 +136,39 @@ def test_prometheus_loads_the_alerts() -> None:
     assert settings["rule_files"] == ["alerts.yaml"]
     mounted = "./alerts.yaml:/etc/prometheus/alerts.yaml:ro"
     assert mounted in COMPOSE["prometheus"]["volumes"]
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_may_do_little(name: str) -> None:
+    pod = PODS[name]
+    assert pod["automountServiceAccountToken"] is False
+    rights = pod["securityContext"]
+    assert rights["runAsNonRoot"]
+    assert rights["runAsUser"] > 0
+    assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+@pytest.mark.parametrize("name", COMPOSE)
+def test_a_container_may_do_little(name: str) -> None:
+    service = COMPOSE[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service.get("read_only", False) is (name != "grafana")
+
+
+def test_the_admin_port_is_for_monitoring_and_redis_for_gateways() -> None:
+    policy = OBJECTS["NetworkPolicy", "adacompute"]
+    clients, admin = policy["ingress"]
+    assert clients == {"ports": [{"port": "http"}]}
+    assert admin["ports"] == [{"port": "admin"}]
+    (peer,) = admin["from"]
+    assert list(peer) == ["namespaceSelector"]
+    networks = {name: set(one["networks"]) for name, one in COMPOSE.items()}
+    assert {name for name in networks if "accounts" in networks[name]} == {"gateway", "redis"}
+    assert all(":8001" not in port for one in COMPOSE.values() for port in one.get("ports", []))

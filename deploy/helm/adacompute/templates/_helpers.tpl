@@ -2,6 +2,12 @@
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 
+{{- define "adacompute.image" -}}
+{{- $tag := .Values.image.tag | default .Chart.AppVersion -}}
+{{- $end := ternary (printf "@%s" .Values.image.digest) (printf ":%v" $tag) (ne .Values.image.digest "") -}}
+{{- printf "%s%s" .Values.image.repository $end | quote -}}
+{{- end -}}
+
 {{- define "adacompute.redisName" -}}
 {{- printf "%s-redis" (include "adacompute.name" .) -}}
 {{- end -}}
