@@ -30,6 +30,7 @@ from adacompute.cli.output import (
 )
 from adacompute.cli.results import accuracy_and_cost, print_by_budget, print_skipped
 from adacompute.options.shared import ScoringOptions, TieOptions
+from reproduction.comparison import FIGURE_13
 from reproduction.evaluation import evaluate_run
 from reproduction.registered_rivals import register_rivals
 from reproduction.runs import FULL_RUNS, reproduce_runs
@@ -41,6 +42,7 @@ COLUMNS = (
     "mixture",
     "static oracle (cross-fitted)",
     "router (paper)",
+    f"router ({FIGURE_13})",
     "router (held out)",
     "sequential",
 )

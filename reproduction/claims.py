@@ -1,7 +1,8 @@
 """Paper claims: each claim of the paper with its verdict on one run, or on several together.
 
 A row has the claim, where the paper makes it, its figure, the result by the paper's protocol, the
-held-out result, the rule, and the verdict that the rule gives. A claim that holds on one set of
+held-out result, for claims about the router that with the feature of Figure 13, the rule, and the
+verdict that the rule gives. A claim that holds on one set of
 samples can fail on another. Where a run lacks the data that a claim needs, it is not measurable,
 and the row says why. It knows nothing of plotting.
 """
@@ -17,6 +18,7 @@ from reproduction.claims_oracle import ORACLE_CLAIMS
 from reproduction.claims_prices import PRICE_CLAIMS
 from reproduction.claims_shared import SHARED_CLAIMS, RunsData
 from reproduction.claims_training import TRAINING_CLAIMS
+from reproduction.comparison import FIGURE_13
 from reproduction.table_files import Row
 from reproduction.verdicts import (
     NOT_MEASURABLE,
@@ -265,6 +267,7 @@ def _make_row(claim: PaperClaim, judgement: Judgement, reason: str) -> Row:
         "paper": claim.paper,
         "by its protocol": judgement.paper,
         "held out": judgement.held_out,
+        FIGURE_13: judgement.figure_13,
         "holds if": claim.rule,
         "verdict": judgement.verdict,
         "reason": reason,

@@ -20,8 +20,8 @@ from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.scoring.held_out import HeldOutCurve, replay_splits, split_folds
 from adacompute.evaluation.scoring.imitation import measure_imitation
 from adacompute.evaluation.scoring.oracles import cross_fitted_oracle
+from reproduction.protocol import LEAKING_ROUTER, evaluate_paper
 from reproduction.protocol import POLICIES as PAPER_POLICIES
-from reproduction.protocol import evaluate_paper
 from reproduction.run_data import BUDGETS, MAIN_BUDGET, SEED, RunData, group_shares
 from reproduction.table_files import Row
 
@@ -29,6 +29,11 @@ HEAT_MAP_BUDGETS = (1.2, 1.5, 3.0)
 HELD_OUT_POLICIES = ("mixture", "router", "adaptive-consistency", "sequential")
 PERMUTATIONS = 40
 """Random orders of each question's samples, as many as ``evaluate`` uses."""
+
+FIGURE_13 = "with the feature of Figure 13"
+"""The third column beside the two protocols; see `reproduction.protocol`."""
+
+FRONTIER_POLICIES = tuple(name for name in PAPER_POLICIES if name != LEAKING_ROUTER)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +85,10 @@ class MainTable:
 
 
 def tabulate_main(run: RunData) -> MainTable:
-    """Return the scores of both protocols side by side."""
+    """Return the scores of both protocols side by side, and the router with one more feature."""
     rows: list[Row] = []
     names = list(dict.fromkeys(row["policy"] for row in run.paper_rows + run.held_out_rows))
+    names.remove(LEAKING_ROUTER)  # a column of the router's row
     for budget in BUDGETS:
         for name in names:
             row: Row = {"B": budget, "policy": name}
@@ -93,6 +99,12 @@ def tabulate_main(run: RunData) -> MainTable:
                     row["cost (paper)"] = paper["cost"]
                     row["over budget (paper)"] = "yes" if paper["is_over_budget"] else "no"
                     row["unseen fifth (paper)"] = paper["held_out_accuracy"]
+                    row[f"accuracy ({FIGURE_13})"] = None
+                    row[f"unseen fifth ({FIGURE_13})"] = None
+            if name == "router":
+                leaking = find_row(run.paper_rows, LEAKING_ROUTER, budget)
+                row[f"accuracy ({FIGURE_13})"] = leaking["accuracy"]
+                row[f"unseen fifth ({FIGURE_13})"] = leaking["held_out_accuracy"]
             for held_out in run.held_out_rows:
                 if (held_out["policy"], held_out["budget"]) == (name, budget):
                     row["accuracy (held out)"] = held_out["accuracy"]
@@ -141,7 +153,8 @@ class Frontiers:
 
 def trace_frontiers(run: RunData) -> Frontiers:
     """Score every policy on a dense grid of budgets, by both protocols."""
-    paper = evaluate_paper(run.pool, budgets=run.budgets_up_to(run.levels[-1]))
+    budgets = run.budgets_up_to(run.levels[-1])
+    paper = evaluate_paper(run.pool, budgets=budgets, policies=FRONTIER_POLICIES)
     budgets = run.budgets_up_to(max(run.half_levels))
     experiment = Experiment(run.pool, run.half_levels, budgets, PERMUTATIONS, SEED)
     splits = split_folds(run.fold)
@@ -158,7 +171,7 @@ def trace_frontiers(run: RunData) -> Frontiers:
         row = {"cost": cost, "accuracy": float(utility.mean())}
         held_out.append({"policy": "oracle", "budget": budget, **row})
     return Frontiers(
-        {name: _make_curve(paper, name) for name in PAPER_POLICIES},
+        {name: _make_curve(paper, name) for name in FRONTIER_POLICIES},
         {name: _make_curve(held_out, name) for name in (*HELD_OUT_POLICIES, "oracle")},
     )
 
@@ -170,7 +183,10 @@ def _make_curve(rows: Sequence[dict[str, Any]], policy: str) -> BudgetCurve:
 
 
 def compare_policies(run: RunData) -> Row:
-    """Return one row with the accuracies of a run at B = 2, by both protocols."""
+    """Return one row with the accuracies of a run at B = 2, by both protocols.
+
+    Imitation and the gap to the oracle are those of the router, at the budget where they are worst.
+    """
     paper, held_out = run.paper_rows, run.held_out_rows
     router = find_row(held_out, "router", MAIN_BUDGET)
     sequential = find_row(held_out, "sequential", MAIN_BUDGET)
@@ -184,6 +200,7 @@ def compare_policies(run: RunData) -> Row:
         "static oracle (paper)": in_sample["accuracy"],
         "static oracle (cross-fitted)": find_row(held_out, "oracle", MAIN_BUDGET)["accuracy"],
         "router (paper)": find_row(paper, "router", MAIN_BUDGET)["accuracy"],
+        f"router ({FIGURE_13})": find_row(paper, LEAKING_ROUTER, MAIN_BUDGET)["accuracy"],
         "router (held out)": router["accuracy"],
         "router gain low": router["difference_low"],
         "router gain high": router["difference_high"],
@@ -191,12 +208,37 @@ def compare_policies(run: RunData) -> Row:
         "sequential": sequential["accuracy"],
         "sequential gain low": sequential["difference_low"],
         "sequential gain high": sequential["difference_high"],
+        **_worst_imitation(run, "router", "paper"),
+        **_worst_imitation(run, LEAKING_ROUTER, FIGURE_13),
+    }
+
+
+def _worst_imitation(run: RunData, router: str, column: str) -> Row:
+    """Return the worst imitation and gap of a router over the budgets, with their intervals."""
+    rows = [find_row(run.paper_rows, router, budget) for budget in BUDGETS]
+    return {
+        **with_ends(min(rows, key=lambda row: row["imitation"]), "imitation", column),
+        **with_ends(max(rows, key=lambda row: row["oracle_gap"]), "oracle_gap", column),
+    }
+
+
+def with_ends(scores: dict[str, Any], name: str, column: str) -> Row:
+    """Return a score and the ends of its interval as columns of a table."""
+    title = name.replace("held_out", "unseen").replace("_", " ")
+    return {
+        f"{title} ({column})": scores[name],
+        f"{title} low ({column})": scores[f"{name}_low"],
+        f"{title} high ({column})": scores[f"{name}_high"],
     }
 
 
 @dataclass(frozen=True, eq=False)
 class GapTable:
-    """How closely the router follows the oracle, by the paper's protocol and held out."""
+    """How closely the router follows the oracle, by the paper's protocol and held out.
+
+    The columns 'with the feature of Figure 13' are by the paper's protocol, for the router that
+    also knows each question's own Acc(x, 1); ``unseen`` is its fifth that was not trained on.
+    """
 
     rows: list[Row]
 
@@ -212,14 +254,19 @@ def measure_gap(run: RunData) -> GapTable:
     for budget in BUDGETS:
         paper = find_row(run.paper_rows, "router", budget)
         shares = solve(run.window_table, budget).shares(len(run.levels))
+        leaking = find_row(run.paper_rows, LEAKING_ROUTER, budget)
         held_out = imitate_held_out(run, budget)
         rows.append(
             {
                 "B": budget,
                 "accuracy (paper)": paper["accuracy"],
-                "imitation (paper)": paper["imitation"],
-                "oracle gap (paper)": paper["oracle_gap"],
+                **with_ends(paper, "imitation", "paper"),
+                **with_ends(paper, "oracle_gap", "paper"),
                 "cost (paper)": paper["cost"],
+                f"accuracy ({FIGURE_13})": leaking["accuracy"],
+                **with_ends(leaking, "imitation", FIGURE_13),
+                **with_ends(leaking, "oracle_gap", FIGURE_13),
+                **with_ends(leaking, "held_out_imitation", FIGURE_13),
                 "share of the most common level": float(shares.max()),
                 "imitation (held out)": held_out["imitation"],
                 "oracle gap (held out)": held_out["oracle_gap"],

@@ -24,7 +24,7 @@ from adacompute.stages.inputs import (
     resolve_budgets,
 )
 from adacompute.storage.store import Run
-from reproduction.protocol import POLICIES, evaluate_paper
+from reproduction.protocol import LEAKING_ROUTER, POLICIES, evaluate_paper
 
 
 def evaluate_run(
@@ -52,7 +52,7 @@ def evaluate_run(
     equal = pool.trim(drop_unparsed=drop_unparsed)
     if not equal.sample_cost.any():
         raise DataError("all samples cost nothing: use another unit")
-    rows = evaluate_paper(equal, budgets=chosen, progress=progress)
+    rows = evaluate_paper(equal, budgets=chosen, policies=names, progress=progress)
     return {
         "protocol": "paper",
         "unit": unit,
@@ -60,7 +60,7 @@ def evaluate_run(
         "questions": len(equal),
         "excluded": equal.n_excluded,
         "entropy_estimate": None if pool.draft is None else pool.draft.describe(),
-        "rows": [row for row in rows if row["policy"] in names],
+        "rows": rows,
         "unparsed_share": float((pool.answers.answer == UNPARSED).mean()),
         "skipped": skipped,
         **describe_subsample(recorded),
@@ -72,7 +72,8 @@ def _select_policies(
 ) -> tuple[Sequence[str], dict[str, str]]:
     """Return the policies to score, and those that are skipped with the reason."""
     reason = "the run has no question texts"
-    blind = () if has_texts else tuple(name for name in POLICIES if name in TEXT_POLICIES)
+    needs_texts = {*TEXT_POLICIES, LEAKING_ROUTER}
+    blind = () if has_texts else tuple(name for name in POLICIES if name in needs_texts)
     for name in policies or ():
         if name not in POLICIES:
             raise ConfigError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")

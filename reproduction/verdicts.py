@@ -17,7 +17,7 @@ from adacompute.core.types import FloatArray
 from reproduction.ablations import Efficiency, Granularity
 from reproduction.archetypes import Archetypes
 from reproduction.classifier_ablation import BY_QUESTION, BY_ROW, Ablation
-from reproduction.comparison import GapTable, MainTable
+from reproduction.comparison import FIGURE_13, GapTable, MainTable
 from reproduction.oracle_data import (
     Bisection,
     CostByPrice,
@@ -37,6 +37,12 @@ NOTHING = "–"
 ExhibitData: TypeAlias = Mapping[str, Any]
 """The data of a run's exhibits by name."""
 
+COLUMNS = ("paper", "held out", FIGURE_13)
+"""The three columns of the tables about the router."""
+
+BY_PROTOCOL = ("accuracy (paper)", f"accuracy ({FIGURE_13})")
+"""The columns by the paper's protocol: without and with the feature of Figure 13."""
+
 TOLERANCE = 1e-12
 MIN_IMITATION, MAX_GAP = 0.91, 0.014
 """The lowest imitation and the largest gap that the paper reports."""
@@ -51,11 +57,16 @@ MIN_SPENT_SHARE = 0.95
 
 @dataclass(frozen=True)
 class Judgement:
-    """The result of a claim by the paper's protocol and held out, and the verdict."""
+    """The result of a claim by the paper's protocol and held out, and the verdict.
+
+    ``figure_13`` is the result by the paper's protocol of a router with the feature of Figure 13
+    that needs the reference answer, for claims about the router. It does not decide the verdict.
+    """
 
     paper: str
     held_out: str
     verdict: str
+    figure_13: str = NOTHING
 
 
 class NotMeasurable(Exception):  # noqa: N818 - a finding, not an error
@@ -103,27 +114,31 @@ def _number(row: Row, column: str) -> float:
 def judge_router_gain(data: ExhibitData) -> Judgement:
     """Judge the router's gain over uniform allocation."""
     main: MainTable = data["main"]
-    router, fixed = (main.cell(p, MAIN_BUDGET, "accuracy (paper)") for p in ("router", "fixed"))
+    fixed = main.cell("fixed", MAIN_BUDGET, "accuracy (paper)")
+    router, leaking = (main.cell("router", MAIN_BUDGET, column) for column in BY_PROTOCOL)
     columns = ("gain over mixture", "gain low", "gain high")
     gain, low, high = (main.cell("router", MAIN_BUDGET, column) for column in columns)
     held_out = f"{points(gain)} [{100 * low:+z.1f}, {100 * high:+z.1f}]"
     verdict = HOLDS if low > 0 else FAILS if high <= 0 else INCONCLUSIVE
-    return Judgement(points(router - fixed), held_out, verdict)
+    return Judgement(points(router - fixed), held_out, verdict, points(leaking - fixed))
 
 
 def judge_relative_gain(data: ExhibitData) -> Judgement:
     """Judge the router's largest gain relative to the baseline."""
     main: MainTable = data["main"]
-    paper, held_out = [], []
+    paper: list[float] = []
+    leaking: list[float] = []
+    held_out = []
     for budget in BUDGETS:
         fixed = main.cell("fixed", budget, "accuracy (paper)")
         mixture = main.cell("mixture", budget, "accuracy (held out)")
         if min(fixed, mixture) < TOLERANCE:
             raise NotMeasurable("no vote of the baseline is correct, so no ratio is defined")
-        paper.append(main.cell("router", budget, "accuracy (paper)") / fixed - 1)
+        for gains, column in zip((paper, leaking), BY_PROTOCOL, strict=True):
+            gains.append(main.cell("router", budget, column) / fixed - 1)
         held_out.append(main.cell("router", budget, "gain over mixture") / mixture)
     verdict = decide(max(held_out) >= max(paper) / 2 > 0)
-    return Judgement(percent(max(paper)), percent(max(held_out)), verdict)
+    return Judgement(percent(max(paper)), percent(max(held_out)), verdict, percent(max(leaking)))
 
 
 def judge_oracle_gain(data: ExhibitData) -> Judgement:
@@ -139,28 +154,35 @@ def judge_oracle_gain(data: ExhibitData) -> Judgement:
 def judge_imitation(data: ExhibitData) -> Judgement:
     """Judge how often the router chooses the oracle's level."""
     gap: GapTable = data["gap"]
-    paper = min(_number(row, "imitation (paper)") for row in gap.rows)
-    held_out = min(_number(row, "imitation (held out)") for row in gap.rows)
-    return Judgement(percent(paper), percent(held_out), decide(held_out >= MIN_IMITATION))
+    paper, held_out, leaking = (
+        min(_number(row, f"imitation ({column})") for row in gap.rows) for column in COLUMNS
+    )
+    verdict = decide(held_out >= MIN_IMITATION)
+    return Judgement(percent(paper), percent(held_out), verdict, percent(leaking))
 
 
 def judge_predictability(data: ExhibitData) -> Judgement:
     """Judge imitation against a constant prediction of the most common level."""
     gap: GapTable = data["gap"]
     constant = np.array([_number(row, "share of the most common level") for row in gap.rows])
-    paper, held_out = (
-        float((np.array([_number(row, column) for row in gap.rows]) - constant).mean())
-        for column in ("imitation (paper)", "imitation (held out)")
+    paper, held_out, leaking = (
+        float(
+            (
+                np.array([_number(row, f"imitation ({column})") for row in gap.rows]) - constant
+            ).mean()
+        )
+        for column in COLUMNS
     )
-    return Judgement(points(paper), points(held_out), decide(held_out > 0))
+    return Judgement(points(paper), points(held_out), decide(held_out > 0), points(leaking))
 
 
 def judge_small_gap(data: ExhibitData) -> Judgement:
     """Judge how much accuracy the router loses to the oracle."""
     gap: GapTable = data["gap"]
-    paper = max(_number(row, "oracle gap (paper)") for row in gap.rows)
-    held_out = max(_number(row, "oracle gap (held out)") for row in gap.rows)
-    return Judgement(points(paper), points(held_out), decide(held_out <= MAX_GAP))
+    paper, held_out, leaking = (
+        max(_number(row, f"oracle gap ({column})") for row in gap.rows) for column in COLUMNS
+    )
+    return Judgement(points(paper), points(held_out), decide(held_out <= MAX_GAP), points(leaking))
 
 
 def judge_trees(data: ExhibitData) -> Judgement:

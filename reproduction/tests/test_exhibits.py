@@ -23,7 +23,7 @@ from reproduction.claims_prices import judge_feasibility, judge_mixing
 from reproduction.claims_shared import SHARED_CLAIMS
 from reproduction.claims_training import judge_routing_time
 from reproduction.classifier_ablation import BY_QUESTION, BY_ROW
-from reproduction.comparison import GapTable, compare_policies, find_row
+from reproduction.comparison import FIGURE_13, GapTable, compare_policies, find_row
 from reproduction.exhibits import EXHIBITS, Exhibit
 from reproduction.run_data import BUDGETS, MAIN_BUDGET, RunData
 from reproduction.table_files import to_csv, to_latex, to_markdown
@@ -155,6 +155,8 @@ def test_uninformative_features_gain_only_by_the_papers_protocol(
         assert main.cell("router", budget, "gain low") < 0.005
         assert main.cell("oracle-in-sample", budget, column) >= main.cell("router", budget, column)
         assert main.cell("oracle-in-sample", budget, "cost (paper)") <= budget
+        leaking = main.cell("router", budget, f"accuracy ({FIGURE_13})")
+        assert leaking > main.cell("router", budget, column)
 
 
 def test_frontiers_against_true_utilities(runs: dict[str, RunData], exhibits: ByRun) -> None:
@@ -180,6 +182,8 @@ def test_uninformative_features_imitate_only_training_questions(exhibits: ByRun)
         assert row["imitation (paper)"] > row["share of the most common level"]
         assert row["imitation (held out)"] <= row["share of the most common level"]
         assert row["regret (held out)"] <= row["regret bound"] + 1e-12
+        assert row[f"imitation ({FIGURE_13})"] > row["imitation (paper)"]
+        assert row[f"unseen imitation ({FIGURE_13})"] > row["imitation (held out)"]
     for row in exhibits[INFORMATIVE]["gap"].rows:
         assert row["imitation (held out)"] > row["share of the most common level"] - 0.1
         assert row["regret (held out)"] <= row["regret bound"] + 1e-12
@@ -276,8 +280,10 @@ def test_every_claim_has_a_verdict(exhibits: ByRun) -> None:
 
 @pytest.mark.parametrize(("held_out", "verdict"), [(0.95, HOLDS), (0.9, FAILS)])
 def test_verdict_depends_on_the_held_out_number(held_out: float, verdict: str) -> None:
-    gap = GapTable([{"imitation (paper)": 0.99, "imitation (held out)": held_out}])
-    assert judge_imitation({"gap": gap}).verdict == verdict
+    cells = {"paper": 0.99, "held out": held_out, FIGURE_13: 0.95}
+    gap = GapTable([{f"imitation ({name})": value for name, value in cells.items()}])
+    found = judge_imitation({"gap": gap})
+    assert (found.verdict, found.figure_13) == (verdict, "95.0 %")
 
 
 def test_comparison_has_one_row_per_run(runs: dict[str, RunData]) -> None:

@@ -16,10 +16,17 @@ from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
-from reproduction.protocol import allocate_longest_first, decide_upfront, evaluate_paper
+from reproduction.protocol import (
+    LEAKING_ROUTER,
+    add_single_pass_accuracy,
+    allocate_longest_first,
+    decide_upfront,
+    evaluate_paper,
+    mean_of_scored,
+)
 from test_support.populations import make_population
 
-NAMES = ["fixed", "random", "longest-first", "router", "oracle-in-sample"]
+NAMES = ["fixed", "random", "longest-first", "router", LEAKING_ROUTER, "oracle-in-sample"]
 
 Rows = dict[tuple[str, float], dict[str, Any]]
 
@@ -107,6 +114,40 @@ def test_router_with_uninformative_features_imitates_only_training_questions(row
         assert router["imitation"] > router["held_out_imitation"] + 0.15
         assert router["accuracy_low"] <= router["accuracy"] <= router["accuracy_high"]
         assert router["regret"] <= router["regret_bound"] + 1e-9
+
+
+def test_single_pass_accuracy_is_the_share_of_correct_samples(noisy_pool: Pool) -> None:
+    table = noisy_pool.table((1, 2, 4, 8), method="windows")
+    features = add_single_pass_accuracy(noisy_pool, table).features
+    correct = noisy_pool.answers.correct.reshape(100, 10)
+    assert np.allclose(features[:, -1], correct.mean(axis=1))
+    assert np.array_equal(features[:, :-1], noisy_pool.features)
+
+
+def test_single_pass_accuracy_makes_any_router_imitate_the_oracle(rows: Rows) -> None:
+    for budget in (1.5, 3.0):
+        router, leaking = rows["router", budget], rows[LEAKING_ROUTER, budget]
+        assert leaking["held_out_imitation"] > router["held_out_imitation"] + 0.1
+        assert leaking["imitation"] > router["imitation"]
+        assert leaking["oracle_gap"] < router["oracle_gap"]
+        for name in ("imitation", "oracle_gap", "held_out_imitation"):
+            assert leaking[f"{name}_low"] < leaking[name] < leaking[f"{name}_high"]
+
+
+def test_mean_of_scored_counts_copies_and_repetitions_once() -> None:
+    scored = np.array([[True, True, False, True], [True, False, True, True]])
+    values = np.array([[1.0, 0.0, 9.0, 1.0], [0.0, 9.0, 1.0, 1.0]])
+    group = np.arange(4, dtype=np.uint64)
+    alone = mean_of_scored(values, scored, group)
+    assert alone.value == pytest.approx(4 / 6)
+    copies = [np.concatenate([a, a], axis=-1) for a in (values, scored, group)]
+    repeated = mean_of_scored(*copies)
+    assert (repeated.low, repeated.high) == pytest.approx((alone.low, alone.high))
+
+
+def test_only_the_named_policies_are_scored(noisy_pool: Pool) -> None:
+    rows = evaluate_paper(noisy_pool, budgets=(1.5,), policies=("fixed", "oracle-in-sample"))
+    assert [row["policy"] for row in rows] == ["fixed", "oracle-in-sample"]
 
 
 def test_longest_first_uses_the_length_feature(noisy_pool: Pool, rows: Rows) -> None:
