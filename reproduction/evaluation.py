@@ -24,6 +24,7 @@ from adacompute.stages.inputs import (
     resolve_budgets,
 )
 from adacompute.storage.store import Run
+from reproduction.heuristic import HEURISTIC
 from reproduction.protocol import LEAKING_ROUTER, POLICIES, evaluate_paper
 
 
@@ -72,7 +73,7 @@ def _select_policies(
 ) -> tuple[Sequence[str], dict[str, str]]:
     """Return the policies to score, and those that are skipped with the reason."""
     reason = "the run has no question texts"
-    needs_texts = {*TEXT_POLICIES, LEAKING_ROUTER}
+    needs_texts = {*TEXT_POLICIES, HEURISTIC, LEAKING_ROUTER}
     blind = () if has_texts else tuple(name for name in POLICIES if name in needs_texts)
     for name in policies or ():
         if name not in POLICIES:

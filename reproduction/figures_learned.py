@@ -16,6 +16,7 @@ from reproduction.classifier_ablation import BY_QUESTION, BY_ROW, Ablation
 from reproduction.comparison import BudgetCurve, Frontiers, HeatMap
 from reproduction.feature_importance import FeatureImportance
 from reproduction.figures_oracle import MARKERS
+from reproduction.heuristic import HEURISTIC
 from reproduction.panels import (
     add_legend_below,
     draw_matrix,
@@ -32,7 +33,7 @@ STYLES = {
     "fixed": (GREY, "-", MARKERS[0]),
     "mixture": (GREY, "-", MARKERS[0]),
     "random": (COLOURS[1], ":", MARKERS[1]),
-    "longest-first": (COLOURS[4], "-.", MARKERS[2]),
+    HEURISTIC: (COLOURS[4], "-.", MARKERS[2]),
     "router": (COLOURS[0], "-", MARKERS[3]),
     "adaptive-consistency": (COLOURS[3], "-", MARKERS[4]),
     "sequential": (COLOURS[1], "-", MARKERS[5]),

@@ -10,14 +10,11 @@ Figure 13 of the paper lists a feature ``single_pass_acc``, which needs the refe
 ``router-single-pass-acc`` is the paper's router with it: each question's own Acc(x, 1), of the same
 samples that it is scored on. It shows what such a leak is worth, not how the paper was made.
 
-The heuristic, ``longest-first``, is inferred from the costs that the paper reports: the longest
-questions get the largest level and all others the smallest, and their number is rounded up, so that
-it spends more than the budget. ``is_over_budget`` marks such rows.
+``is_over_budget`` marks rows that spend more than the budget, such as those of the heuristic.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +28,6 @@ from adacompute.core.types import (
     IntArray,
     KeyArray,
     UtilityTable,
-    hash_keys,
     make_levels,
 )
 from adacompute.evaluation.intervals import CONFIDENCE, Interval, Mean
@@ -45,6 +41,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import RouterTraining, fit_router
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
+from reproduction.heuristic import HEURISTIC, allocate_heuristic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,7 +49,7 @@ if TYPE_CHECKING:
 LEAKING_ROUTER = "router-single-pass-acc"
 """The router with the feature of Figure 13, which needs the reference answer."""
 
-POLICIES = ("fixed", "random", "longest-first", "router", LEAKING_ROUTER, "oracle-in-sample")
+POLICIES = ("fixed", "random", HEURISTIC, "router", LEAKING_ROUTER, "oracle-in-sample")
 SEEDS = (0, 1, 2)
 FOLDS = 5
 """One fold in five is held out: the 80/20 split."""
@@ -93,7 +90,7 @@ def evaluate_paper(
             name: decide_upfront(policy, equal, price, table)
             for name, (policy, price) in _uniform_policies(equal, levels, budget).items()
         }
-        upfront["longest-first"] = allocate_longest_first(equal, table, budget)
+        upfront[HEURISTIC] = allocate_heuristic(equal, table, budget)
         upfront["oracle-in-sample"] = oracle.choice
         for name in policies:
             if name in upfront:
@@ -185,20 +182,6 @@ def _uniform_policies(
         name: (RulePolicy(name, make_levels(levels), rules, schedule, mix_by=mix_by), price)
         for name, mix_by in (("fixed", "none"), ("random", "key"))
     }
-
-
-def allocate_longest_first(pool: Pool, table: UtilityTable, budget: float) -> IntArray:
-    """Give the longest questions the largest level and all others the smallest.
-
-    Of N questions, the longest ⌈N (B − c_1) / (c_K − c_1)⌉ get the largest level.
-    """
-    lowest, *_, highest = table.costs.mean(axis=0).tolist()
-    share = (budget - lowest) / (highest - lowest)
-    n_longest = math.ceil(len(pool) * min(max(share, 0.0), 1.0) - 1e-9)
-    by_length = np.lexsort((hash_keys(pool.key), -pool.features[:, pool.length_feature]))
-    choice = np.zeros(len(pool), dtype=np.int64)
-    choice[by_length[:n_longest]] = table.n_levels - 1
-    return choice
 
 
 def route(

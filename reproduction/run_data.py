@@ -21,9 +21,11 @@ from adacompute.core.answers import Answers
 from adacompute.core.errors import DataError
 from adacompute.core.types import FloatArray, IntArray, UtilityTable
 from adacompute.core.utility import estimate
+from adacompute.evaluation.experiment import PolicyFactory
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.scoring.oracles import PAPER_LEVELS
 from adacompute.evaluation.scoring.scores import evaluate, make_experiment
+from reproduction.heuristic import HEURISTIC, make_heuristic
 from reproduction.protocol import add_free_draft, evaluate_paper, route
 
 BUDGETS = (1.5, 2.0, 3.0)
@@ -35,17 +37,17 @@ MAIN_BUDGET = 2.0
 BUDGET_GRID = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0)
 """The budgets of a frontier."""
 
-POLICIES = (
-    "fixed",
-    "random",
-    "longest-first",
-    "mixture",
-    "router",
-    "adaptive-consistency",
-    "sequential",
-    "oracle",
-    "oracle-in-sample",
-)
+POLICIES: dict[str, str | PolicyFactory] = {
+    "fixed": "fixed",
+    "random": "random",
+    HEURISTIC: make_heuristic,
+    "mixture": "mixture",
+    "router": "router",
+    "adaptive-consistency": "adaptive-consistency",
+    "sequential": "sequential",
+    "oracle": "oracle",
+    "oracle-in-sample": "oracle-in-sample",
+}
 """The policies that are scored on held-out questions."""
 
 FOLDS = 5

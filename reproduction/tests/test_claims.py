@@ -49,6 +49,7 @@ from reproduction.claims_training import (
 )
 from reproduction.comparison import BudgetCurve, Frontiers
 from reproduction.feature_importance import FeatureImportance
+from reproduction.heuristic import HEURISTIC
 from reproduction.oracle_data import (
     CostByPrice,
     DifficultyGains,
@@ -159,7 +160,7 @@ def make_frontiers(router: list[float], mixture: list[float]) -> Frontiers:
     """Frontiers of a router and uniform policies at budgets 1, 2, 4 and 8."""
     budget = np.array([1.0, 2.0, 4.0, 8.0])
     own, other = (BudgetCurve(budget, budget, np.array(a)) for a in (router, mixture))
-    paper = dict.fromkeys(("fixed", "random", "longest-first"), other) | {"router": own}
+    paper = dict.fromkeys(("fixed", "random", HEURISTIC), other) | {"router": own}
     return Frontiers(paper, {"router": own, "mixture": other})
 
 

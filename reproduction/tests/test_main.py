@@ -48,12 +48,12 @@ def test_options_can_be_in_a_file(call: Call, run: Path, tmp_path: Path) -> None
 
 
 def test_policies_are_scored_by_the_papers_protocol(call: Call, run: Path) -> None:
-    arguments = ("evaluate", run, "--budgets", "2.5", "--policies", "fixed,longest-first")
+    arguments = ("evaluate", run, "--budgets", "2.5", "--policies", "fixed,paper-heuristic")
     code, printed, said = call(*arguments)
     assert (code, said) == (0, "")
     assert "the paper's protocol" in printed
     code, printed, _ = call(*arguments, "--json")
-    assert {row["policy"] for row in json.loads(printed)["rows"]} == {"fixed", "longest-first"}
+    assert {row["policy"] for row in json.loads(printed)["rows"]} == {"fixed", "paper-heuristic"}
 
 
 def test_rivals_are_scored_by_the_packages_protocol(call: Call, run: Path) -> None:

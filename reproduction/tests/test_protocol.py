@@ -12,21 +12,22 @@ from adacompute.core.allocation.cutoff import choose
 from adacompute.core.allocation.oracle import solve
 from adacompute.core.errors import DataError, InfeasibleBudget
 from adacompute.core.types import make_levels
+from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
+from reproduction.heuristic import HEURISTIC, allocate_heuristic, make_heuristic
 from reproduction.protocol import (
     LEAKING_ROUTER,
     add_single_pass_accuracy,
-    allocate_longest_first,
     decide_upfront,
     evaluate_paper,
     mean_of_scored,
 )
 from test_support.populations import make_population
 
-NAMES = ["fixed", "random", "longest-first", "router", LEAKING_ROUTER, "oracle-in-sample"]
+NAMES = ["fixed", "random", HEURISTIC, "router", LEAKING_ROUTER, "oracle-in-sample"]
 
 Rows = dict[tuple[str, float], dict[str, Any]]
 
@@ -80,7 +81,7 @@ def test_oracle_imitates_itself_exactly_under_ties(noisy_pool: Pool) -> None:
     assert router["oracle_gap"] == pytest.approx(oracle["accuracy"] - router["accuracy"])
 
 
-def test_longest_first_has_the_costs_that_the_paper_reports() -> None:
+def test_heuristic_has_the_costs_that_the_paper_reports() -> None:
     population, _ = make_population(200, feature_signal=0.0, seed=5)
     answers = population.sample(16, seed=0)
     key = np.arange(200, dtype=np.uint64)
@@ -89,19 +90,35 @@ def test_longest_first_has_the_costs_that_the_paper_reports() -> None:
     table = pool.table((1, 2, 4, 8, 16), method="windows")
     cost = []
     for budget, n_longest in ((1.5, 7), (2.0, 14), (3.0, 27)):
-        level = allocate_longest_first(pool, table, budget)
+        level = allocate_heuristic(pool, table, budget)
         assert np.array_equal(level == 4, length >= 200 - n_longest)
         assert (level == 0).sum() == 200 - n_longest
         cost.append(float(table.cost_of(level).mean()))
     assert cost == pytest.approx([1.525, 2.05, 3.025])  # 1.52, 2.05 and 3.02 in Table 1
     rows = evaluate_paper(pool, budgets=(2.0,), classifier="logistic")
     over = {row["policy"]: row["is_over_budget"] for row in rows}
-    assert (over["longest-first"], over["fixed"], over["oracle-in-sample"]) == (True, False, False)
+    assert (over[HEURISTIC], over["fixed"], over["oracle-in-sample"]) == (True, False, False)
+
+
+def test_heuristic_gives_held_out_questions_the_largest_level_by_length(noisy_pool: Pool) -> None:
+    features = noisy_pool.features.copy()
+    features[:, noisy_pool.length_feature] = np.arange(100)
+    pool, levels = replace(noisy_pool, features=features), (1, 2, 4, 8)
+    fitted = make_heuristic(Experiment(pool, levels, (1.63, 2.33)), np.arange(0, 100, 2))
+    table = pool.table(levels)
+    chosen = [decide_upfront(fitted.policy, pool, price, table) for price in fitted.prices]
+    assert [np.flatnonzero(level == 3).tolist() for level in chosen] == [
+        [],
+        list(range(91, 100)),  # nine in a hundred at level 8 and the others at 1 cost 1.63
+        list(range(81, 100)),
+        list(range(100)),
+    ]
+    assert all(set(level.tolist()) <= {0, 3} for level in chosen)
 
 
 def test_fixed_uses_the_level_below_the_budget_and_the_others_spend_it(rows: Rows) -> None:
     assert [rows["fixed", b]["cost"] for b in (1.5, 3.0)] == [1.0, 2.0]
-    for name in ("random", "longest-first"):
+    for name in ("random", HEURISTIC):
         assert [rows[name, b]["cost"] for b in (1.5, 3.0)] == pytest.approx([1.5, 3.0], abs=0.25)
     fixed = rows["fixed", 3.0]
     assert fixed["accuracy_low"] == pytest.approx(fixed["accuracy_high"])
@@ -150,11 +167,11 @@ def test_only_the_named_policies_are_scored(noisy_pool: Pool) -> None:
     assert [row["policy"] for row in rows] == ["fixed", "oracle-in-sample"]
 
 
-def test_longest_first_uses_the_length_feature(noisy_pool: Pool, rows: Rows) -> None:
+def test_heuristic_uses_the_length_feature(noisy_pool: Pool, rows: Rows) -> None:
     moved = replace(noisy_pool, features=noisy_pool.features[:, [2, 1, 0]].copy(), length_feature=2)
     again = evaluate_paper(moved, budgets=(3.0,), classifier="logistic")
-    (longest,) = [row for row in again if row["policy"] == "longest-first"]
-    assert longest["accuracy"] == rows["longest-first", 3.0]["accuracy"]
+    (longest,) = [row for row in again if row["policy"] == HEURISTIC]
+    assert longest["accuracy"] == rows[HEURISTIC, 3.0]["accuracy"]
 
 
 def test_unseen_fifth_above_the_budget_is_still_scored(noisy_pool: Pool) -> None:
