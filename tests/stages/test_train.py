@@ -11,6 +11,7 @@ import pytest
 
 from adacompute.core.errors import BundleError, ConfigError, DataError
 from adacompute.evaluation.factories import POLICY_FACTORIES
+from adacompute.features.draft import SURPRISE
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.research.grade import grade_run
@@ -42,6 +43,22 @@ def test_every_policy_is_trained_and_loads(run: Path, tmp_path: Path, policy: st
     assert all(1.0 <= row["cost"] <= 4.0 and 0.4 <= row["accuracy"] <= 1.0 for row in path)
     assert path[0]["cost"] <= path[-1]["cost"]
     assert path[0]["price"] >= path[-1]["price"]
+
+
+def test_router_uses_a_draft_where_its_uncertainty_is_recorded(
+    run: Path, rows: list[dict[str, Any]], make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The samples of the run have log-probabilities."""
+    known: dict[str, Any] = {"policy": "router", "out": tmp_path / "bundle", "budgets": (2.0,)}
+    for place, options, source in (
+        (run, {}, SURPRISE),
+        (run, {"draft": False}, None),
+        (run, {"levels": (2, 4)}, None),
+        (make_run([{**row, "mean_logprob": None} for row in rows]), {}, None),
+    ):
+        train_run(place, **{"levels": (1, 2, 4)} | known | options)
+        draft = load_bundle(tmp_path / "bundle").draft
+        assert (draft and draft.source) == source
 
 
 @pytest.mark.parametrize("policy", ["mixture", "router"])

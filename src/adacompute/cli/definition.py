@@ -191,6 +191,8 @@ def _make_option(
     origin, inner = typing.get_origin(type_), typing.get_args(type_)
     if type_ is bool:
         known["is_flag"] = True
+        if one.default is None:
+            known["default"] = None  # neither true nor false, unless it is given
     elif about.choices:
         known["type"] = click.Choice(about.choices)
     elif about.is_joined:

@@ -132,7 +132,11 @@ class TrainOptions(
         "Budgets of the paper's router (default: the cost of 1.5,2,3,4,6 samples).", None
     )
     cost_sensitive: bool = option("Weight questions by the loss of an error.", False)
-    draft: bool = option("Let the router decide after one sample, by its uncertainty.", False)
+    draft: bool | None = option(
+        "Let the router decide after one sample, by its uncertainty (default: where "
+        "log-probabilities are recorded).",
+        None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

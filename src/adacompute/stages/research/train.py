@@ -46,9 +46,12 @@ from adacompute.stages.results import RunResults
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from adacompute.core.types import Float32Array, Level
+
+DRAFTING = "router"
+"""The policy that can use the first sample of a question as a draft."""
 
 CELL_SHRINKAGE = 4.0
 """Questions of prior weight that the mean cost of a cell has."""
@@ -65,18 +68,20 @@ def train_run(
 ) -> dict[str, Any]:
     """Fit a policy to all questions of a run and write its bundle if it holds ``min_budget``."""
     policy, unit, out, store = options.policy, options.unit, options.out, Run(run)
-    factory, levels = _find_factory(policy, draft=options.draft), check_levels(options.levels)
+    factory, levels = _find_factory(policy, options.draft), check_levels(options.levels)
     costs = CostModel(unit, token_prices_of(options, run), options.native_n, options.round_cost)
     text: dict[str, Any] = {"features": pin_encoder(options.features)}
     recorded = read_recorded(store)
-    seen: dict[str, Any] = {"tie_break": options.tie_break, "draft": options.draft}
+    sees_draft = policy == DRAFTING and options.draft is not False
+    seen: dict[str, Any] = {"tie_break": options.tie_break, "draft": sees_draft}
     pool = make_pool(recorded, costs=costs, **text, **seen).equalise()
     pool.check_budget(min_budget)
+    kept = limit_levels(pool, levels)
     settings: dict[str, Any] = {
-        "levels": limit_levels(pool, levels),
+        "levels": kept,
         "budgets": resolve_budgets(recorded, costs, options.budgets),
         "cost_sensitive": options.cost_sensitive,
-        "draft": options.draft,
+        "draft": _uses_draft(pool, kept) if options.draft is None else options.draft,
         "seed": check_seed(options.seed),
         "use_confidence": check_evidence(options.evidence) == ALL_EVIDENCE,
     }
@@ -99,17 +104,22 @@ def _describe(experiment: Experiment, fitted: FittedPolicy) -> dict[str, Any]:
     pool = experiment.pool
     return {
         "levels": [_label(level) for level in fitted.policy.levels],
-        "draft": None if pool.draft is None else pool.draft.describe(),
+        "draft": pool.draft.describe() if pool.draft and experiment.draft else None,
         "round_cost": experiment.round_cost(np.arange(len(pool))),
         "on_training_questions": _score_on_training(experiment, fitted),
     }
 
 
-def _find_factory(policy: str, *, draft: bool) -> PolicyFactory:
+def _find_factory(policy: str, draft: bool | None) -> PolicyFactory:  # noqa: FBT001 - an option
     """Return the factory of a policy; refuse a draft for policies that cannot use one."""
-    if draft and policy != "router":
-        raise ConfigError(f"only the policy router can use a draft, not {policy}")
+    if draft and policy != DRAFTING:
+        raise ConfigError(f"only the policy {DRAFTING} can use a draft, not {policy}")
     return find_trainable(policy)
+
+
+def _uses_draft(pool: Pool, levels: Sequence[int]) -> bool:
+    """Whether a router can use a draft: its uncertainty is recorded, and it can be a level."""
+    return pool.draft is not None and pool.draft.is_known and min(levels) == 1
 
 
 def _find_arms(source: dict[str, Any], fitted: FittedPolicy) -> tuple[ArmSettings, ...]:
