@@ -56,7 +56,7 @@ FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class SplitChoices:
     """Levels that a policy chose with one seed, for all questions and for the unseen fifth."""
 
     choice: IntArray
@@ -94,22 +94,22 @@ def evaluate_paper(
         upfront["oracle-in-sample"] = oracle.choice
         for name in policies:
             if name in upfront:
-                trials = [Trial(upfront[name], upfront[name], unseen) for unseen in held_out]
+                splits = [SplitChoices(upfront[name], upfront[name], unseen) for unseen in held_out]
             else:
                 pools = [
                     add_single_pass_accuracy(one, table) if name == LEAKING_ROUTER else one
                     for one in (add_free_draft(equal), equal)
                 ]
-                trials = [
-                    _route_trial(pools, table, levels, budget, unseen, classifier, seed)
+                splits = [
+                    _route_split(pools, table, levels, budget, unseen, classifier, seed)
                     for seed, unseen in zip(SEEDS, held_out, strict=True)
                 ]
-            scores = _score(table, trials, oracle, budget, equal.group)
+            scores = _score(table, splits, oracle, budget, equal.group)
             rows.append({"policy": name, "budget": budget, **scores})
     return rows
 
 
-def _route_trial(
+def _route_split(
     pools: Sequence[Pool],
     table: UtilityTable,
     levels: tuple[int, ...],
@@ -117,7 +117,7 @@ def _route_trial(
     held_out: BoolArray,
     classifier: str,
     seed: int,
-) -> Trial:
+) -> SplitChoices:
     """Train a router on the questions that are not held out.
 
     ``pools`` are with the draft that is not paid for and, for the unseen fifth, without it.
@@ -127,8 +127,8 @@ def _route_trial(
     with_draft, without = pools
     choice = route(with_draft, table, levels, budget, train, **known)
     if np.array_equal(with_draft.features, without.features):
-        return Trial(choice, choice, held_out)
-    return Trial(choice, route(without, table, levels, budget, train, **known), held_out)
+        return SplitChoices(choice, choice, held_out)
+    return SplitChoices(choice, route(without, table, levels, budget, train, **known), held_out)
 
 
 def add_free_draft(pool: Pool) -> Pool:
@@ -206,21 +206,21 @@ def route(
 
 def _score(
     table: UtilityTable,
-    trials: Sequence[Trial],
+    splits: Sequence[SplitChoices],
     oracle: Allocation,
     budget: float,
     group: KeyArray,
 ) -> dict[str, Any]:
     """Return the mean over the seeds of every score, with intervals of some."""
-    runs = [_score_trial(table, trial, oracle, budget) for trial in trials]
+    runs = [_score_split(table, split, oracle, budget) for split in splits]
     means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
     deviation = float(np.std([run["accuracy"] for run in runs]))
-    unseen = np.stack([trial.held_out for trial in trials])
+    unseen = np.stack([split.held_out for split in splits])
     best = table.utility_of(oracle.choice)
     ends: dict[str, float] = {}
     for prefix, scored, choices in (
-        ("", np.ones_like(unseen), [trial.choice for trial in trials]),
-        ("held_out_", unseen, [trial.unseen_choice for trial in trials]),
+        ("", np.ones_like(unseen), [split.choice for split in splits]),
+        ("held_out_", unseen, [split.unseen_choice for split in splits]),
     ):
         agrees = np.stack([choice == oracle.choice for choice in choices])
         lost = np.stack([best - table.utility_of(choice) for choice in choices])
@@ -235,24 +235,24 @@ def _score(
     }
 
 
-def _score_trial(
-    table: UtilityTable, trial: Trial, oracle: Allocation, budget: float
+def _score_split(
+    table: UtilityTable, split: SplitChoices, oracle: Allocation, budget: float
 ) -> dict[str, float]:
-    """Score one trial on all questions and on the unseen fifth."""
-    choice, unseen = trial.choice, trial.unseen_choice
+    """Score one split on all questions and on the unseen fifth."""
+    choice, unseen = split.choice, split.unseen_choice
     return {
         "cost": float(table.cost_of(choice).mean()),
         "accuracy": float(table.utility_of(choice).mean()),
         **measure_imitation(table, choice, oracle.choice, oracle.price, budget),
-        "held_out_cost": float(table.cost_of(unseen)[trial.held_out].mean()),
-        "held_out_accuracy": float(table.utility_of(unseen)[trial.held_out].mean()),
+        "held_out_cost": float(table.cost_of(unseen)[split.held_out].mean()),
+        "held_out_accuracy": float(table.utility_of(unseen)[split.held_out].mean()),
     }
 
 
 def mean_of_scored(values: FloatArray | BoolArray, scored: BoolArray, group: KeyArray) -> Interval:
-    """Return the mean of the values that are scored, (trials, N), with its interval of 95 %.
+    """Return the mean of the values that are scored, (splits, N), with its interval of 95 %.
 
-    Copies of a question, and one question in several trials, count as one observation.
+    Copies of a question, and one question in several splits, count as one observation.
     """
     n_scored, total = scored.sum(axis=0), np.where(scored, values, 0.0).sum(axis=0)
     mean = total.sum() / n_scored.sum()
