@@ -17,6 +17,7 @@ from reproduction.claims import CLAIMS, judge_claims, judge_shared_claims
 from reproduction.claims_shared import SHARED_CLAIMS
 from reproduction.exhibits import EXHIBITS
 from reproduction.shared_exhibits import SHARED_EXHIBITS
+from test_support.paper_figures import FIGURES
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(adacompute.__file__).parent
@@ -46,7 +47,8 @@ def read_rows() -> list[MapRow]:
 
 
 def find_tests(cell: str) -> list[str]:
-    return re.findall(r"`(test_\w+)`", cell)
+    """Return the tests of a cell, each without the rule in brackets that it is called for."""
+    return re.findall(r"`(test_\w+)(?:\[\w+\])?`", cell)
 
 
 ROWS = read_rows()
@@ -70,7 +72,7 @@ def find_names(path: Path) -> set[str]:
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    if judge_claims.__name__ in names:  # it calls every judge
+    if judge_claims.__name__ in names or "CLAIMS" in names:  # it calls every judge
         names |= {one.judge.__name__ for one in CLAIMS}
     if judge_shared_claims.__name__ in names:
         names |= {one.judge.__name__ for one in SHARED_CLAIMS}
@@ -100,6 +102,9 @@ def test_every_claim_has_a_row() -> None:
     for one in (*CLAIMS, *SHARED_CLAIMS):
         module = one.judge.__module__.rpartition(".")[2]
         assert judges[one.claim] == (f"reproduction/{module}.{one.judge.__name__}",)
+        name = one.judge.__name__
+        test = "test_known_verdict" if name in FIGURES else "test_never_measurable"
+        assert f"`{test}[{name}]`" in TEXT
 
 
 def test_every_row_names_functions_and_tests_or_says_that_there_is_no_code() -> None:
