@@ -212,7 +212,7 @@ def test_a_killed_address_costs_only_requests_in_flight_and_gets_its_share_back(
         urls = [one.base_url for one in upstreams]
         settings = (
             f'state_directory = "{state}"\n[serve.upstreams.unused]\n'
-            f'base_urls = ["{URL}"]\napi_key = "${{UNUSED_KEY}}"\n'
+            f'base_urls = ["{URL}"]\nupstream_api_key = "${{UNUSED_KEY}}"\n'
         )
         with launch(base_urls=urls, settings=settings, UNUSED_KEY=KEYS["quick"]) as port:
             load = Load(port)
@@ -261,8 +261,14 @@ def serve_arms(path: Path, **more: Any) -> Iterator[tuple[dict[str, ScriptedServ
                 "base_url": named["own"].base_url,
                 "upstream_api_key": KEYS["own"],
                 "upstreams": {
-                    "fast": {"base_url": named["quick"].base_url, "api_key": KEYS["quick"]},
-                    "slow": {"base_urls": [named["careful"].base_url], "api_key": KEYS["careful"]},
+                    "fast": {
+                        "base_url": named["quick"].base_url,
+                        "upstream_api_key": KEYS["quick"],
+                    },
+                    "slow": {
+                        "base_urls": [named["careful"].base_url],
+                        "upstream_api_key": KEYS["careful"],
+                    },
                 },
                 "models": {"virtual": model},
                 "probe": False,
@@ -354,8 +360,14 @@ SLOW = {"slow": {"base_url": URL}}
         ({"base_urls": URL}, "list of strings"),
         ({"base_urls": [URL, "http://127.0.0.1:8000/v1"]}, "this gateway itself"),
         ({"base_url": URL, "upstreams": {"slow": {}}}, "upstreams.slow.*'base_url'"),
-        ({"base_url": URL, "upstreams": {"slow": {"base_url": URL, "api_key": 7}}}, "str, not int"),
-        ({"base_url": URL, "upstreams": {"slow": {"base_url": URL, "api_key": "a\n"}}}, "api_key"),
+        (
+            {"base_url": URL, "upstreams": {"slow": {"base_url": URL, "upstream_api_key": 7}}},
+            "str, not int",
+        ),
+        (
+            {"base_url": URL, "upstreams": {"slow": {"base_url": URL, "upstream_api_key": "a\n"}}},
+            "upstream_api_key",
+        ),
         ({"base_url": URL, "model": {"upstream": "fast"}}, "'fast'.*serve.upstreams.fast"),
         ({"base_url": URL, "model": {"arm_upstreams": {"a": "fast"}}}, "'fast'"),
         ({"base_url": URL, "model": {"arm_upstreams": "fast"}}, "must be a table"),
@@ -379,7 +391,8 @@ def test_check_asks_every_address(policies: Path, tmp_path: Path) -> None:
         path = tmp_path / "gateway.toml"
         path.write_text(
             f'[serve]\nbase_url = "{URL}"\n'
-            f'[serve.upstreams.slow]\nbase_url = "{other.base_url}"\napi_key = "${{SLOW_KEY}}"\n'
+            f'[serve.upstreams.slow]\nbase_url = "{other.base_url}"\n'
+            'upstream_api_key = "${SLOW_KEY}"\n'
             f'[serve.models.m]\nbundle = "{policies / "two"}"\nbudget = 2\nmodel = "real"\n'
             'grader = "numeric"\n'
         )

@@ -235,7 +235,7 @@ async def _check_upstreams(config: Config) -> list[dict[str, Any]]:
     timeouts = Timeouts(connect_s=CHECK_S, first_byte_s=CHECK_S)
 
     async def check(name: str | None, url: str) -> dict[str, Any]:
-        key, problem = config.upstream(name).api_key, None
+        key, problem = config.upstream(name).upstream_api_key, None
         try:
             async with (
                 Relay(url, api_key=key, timeouts=timeouts) as relay,

@@ -47,7 +47,7 @@ class Upstreams:
         for name, addresses in self._addresses.items():
             relay = Relay(
                 addresses,
-                api_key=config.upstream(name).api_key,
+                api_key=config.upstream(name).upstream_api_key,
                 forward_key=config.forward_key and name is None,
                 timeouts=config.timeouts,
             )
@@ -65,7 +65,7 @@ class Upstreams:
                 self._addresses[given.upstream],
                 given.model,
                 capabilities=given.capabilities,
-                api_key=config.upstream(given.upstream).api_key,
+                api_key=config.upstream(given.upstream).upstream_api_key,
                 limits=EndpointLimits(
                     timeouts=config.timeouts,
                     retries=config.retries,

@@ -24,16 +24,14 @@ class UpstreamConfig:
     """Address of the upstream, with its ``/v1``. This or ``base_urls`` is required."""
     base_urls: Sequence[str] = ()
     """Addresses of servers with the same models, instead of ``base_url``."""
-    api_key: str | None = field(default=None, repr=False)
+    upstream_api_key: str | None = field(default=None, repr=False)
     """Key that is sent to this upstream, and to no other. It never gets the client's key."""
 
     def __post_init__(self) -> None:
         check_addresses(self.urls)
-        key = self.api_key
+        key = self.upstream_api_key
         if key and not (key.isascii() and key.isprintable() and " " not in key):
-            raise ConfigError(
-                "api_key, or upstream_api_key, contains characters that no header can carry"
-            )
+            raise ConfigError("upstream_api_key contains characters that no header can carry")
 
     @property
     def urls(self) -> tuple[str, ...]:
