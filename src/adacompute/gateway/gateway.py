@@ -107,7 +107,8 @@ class Gateway:
             price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
         spans = Spans() if config.traces else None
         self.account = Account(config, price_lists, spans)
-        self._feedback = feedback.Feedback(config.decisions, models, self.account.metrics)
+        self._engines: dict[str, Engine] = {}
+        self._feedback = feedback.Feedback(config.decisions, self._engines, self.account.metrics)
         self._spending = Spending(config, tuple(models.values()), self.account.metrics, register)
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -146,6 +147,7 @@ class Gateway:
                 await self._stack.enter_async_context(virtual.scorer)
             grading = self._grading.queue_for(virtual.grader)
             engine = Engine(virtual, clients, grading, self._spending.replica)
+            self._engines[name] = engine
             await engine.warm_up()
             self._voting[name] = Voting(engine, relays, self.account, config)
             self.account.register(engine)
@@ -156,7 +158,7 @@ class Gateway:
                 if self.models[name].upstream == upstream
             }
             self._health.add(upstream, self._upstreams.relay(upstream), served)
-        await self._spending.start([one.engine.held_budgets for one in self._voting.values()])
+        await self._spending.start([*self._engines.values()])
         self._set_terms()
         self._start_probe()
         return self
@@ -189,7 +191,7 @@ class Gateway:
         found: dict[str, str] = {}
         if self._health.is_failing:
             found["upstream"] = "upstream failing"
-        if any(voting.engine.lacks_logprobs for voting in self._voting.values()):
+        if any(engine.lacks_logprobs for engine in self._engines.values()):
             found["logprobs"] = "upstream returns no log-probabilities"
         if self._spending.refuses_all:
             found["store"] = f"account store {self.store}"
@@ -204,8 +206,7 @@ class Gateway:
 
     def _start_probe(self) -> None:
         """Probe, in the background, upstreams of which nothing is known."""
-        engines = [voting.engine for voting in self._voting.values()]
-        upstreams = [upstream for engine in engines for upstream in engine.upstreams.values()]
+        upstreams = [one for engine in self._engines.values() for one in engine.upstreams.values()]
         unknown = [upstream for upstream in upstreams if needs_probe(upstream.capabilities)]
         if self.config.probe and unknown:
             probe = probe_upstreams(unknown, self.account.calls)
@@ -214,8 +215,7 @@ class Gateway:
 
     def _set_terms(self) -> None:
         """Note what is known of upstreams, and of the models at the gateway's own."""
-        engines = [voting.engine for voting in self._voting.values()]
-        upstreams = [upstream for engine in engines for upstream in engine.upstreams.values()]
+        upstreams = [one for engine in self._engines.values() for one in engine.upstreams.values()]
         by_address = "openai" if self.config.upstream().is_openai else None
         given = cast("UpstreamKind | None", self.config.upstream_kind or by_address)
         for upstream in upstreams if given is not None else ():

@@ -263,11 +263,14 @@ class Account:
         costs = self._request_costs.setdefault(model, deque(maxlen=WINDOW))
         costs.append(decision.cost)
         self.metrics.set_mean("request_cost_mean", model, costs)
-        baseline = virtual.bundle.baseline
-        if baseline is None or decision.question_source == "none":
+        baseline, distance = virtual.bundle.baseline, None
+        if baseline is not None and decision.features.size:
+            distance = _feature_distance(decision.features, baseline)
+        engine.fallback.watch(decision, distance)
+        if baseline is None or distance is None or decision.question_source == "none":
             return
         distances = self._feature_distances.setdefault(model, deque(maxlen=WINDOW))
-        distances.append(_feature_distance(decision.features, baseline))
+        distances.append(distance)
         if len(distances) >= MIN_DRIFT_REQUESTS:
             self.metrics.set_mean("feature_drift", model, distances)
             self._warn_of_drift(model, distances)
@@ -375,6 +378,7 @@ def _describe(
         "audit": decision.is_audit,
         "shadow": decision.is_shadow,
         "today": decision.is_today,
+        "fallback": decision.fallback,
         "scorer_error": decision.scorer_error,
         "samples": samples,
     }

@@ -24,7 +24,7 @@ from adacompute.models.formats.body import Body, InvalidBody
 from adacompute.storage.grades import Grade, append_grade, find_decision
 
 if TYPE_CHECKING:
-    from adacompute.gateway.voting.virtual_model import VirtualModel
+    from adacompute.gateway.voting.engine import Engine
 
 PATH = "/adacompute/feedback"
 MAX_BYTES, MAX_ANSWER = 65_536, 10_000
@@ -43,9 +43,9 @@ class Feedback:
     """Takes grades of the decisions in a directory; None if decisions are not logged."""
 
     def __init__(
-        self, directory: Path | None, models: Mapping[str, VirtualModel], metrics: Metrics
+        self, directory: Path | None, engines: Mapping[str, Engine], metrics: Metrics
     ) -> None:
-        self._directory, self._models, self._metrics = directory, models, metrics
+        self._directory, self._engines, self._metrics = directory, engines, metrics
         self._counted: dict[str, None] = {}
         self._sure: dict[str, list[int]] = {}
 
@@ -80,12 +80,13 @@ class Feedback:
         """Return whether the answer of a decision is right; None if that is not known yet."""
         if grade.answer is None or decision is None:
             return grade.correct
-        virtual, chosen = self._models.get(decision["model"]), decision["chosen"]
-        if virtual is None or chosen is None or not 0 <= chosen < len(decision["samples"]):
-            return None if virtual is None else False
+        engine, chosen = self._engines.get(decision["model"]), decision["chosen"]
+        if engine is None or chosen is None or not 0 <= chosen < len(decision["samples"]):
+            return None if engine is None else False
         answer = decision["samples"][chosen]["answer"]
-        known = virtual.grader.extract(grade.answer) or grade.answer
-        return answer is not None and (answer == known or virtual.grader.equal(answer, known))
+        grader = engine.virtual.grader
+        known = grader.extract(grade.answer) or grade.answer
+        return answer is not None and (answer == known or grader.equal(answer, known))
 
     def _count(self, decision: Mapping[str, Any], *, correct: bool) -> None:
         """Count a graded answer once, and show the evidence against the guarantee."""
@@ -97,9 +98,10 @@ class Feedback:
             del self._counted[next(iter(self._counted))]
         labels = (model, SURE[sure], "yes" if correct else "no")
         self._metrics.count("feedback_total", *labels)
-        virtual = self._models.get(model)
-        target = None if virtual is None else virtual.bundle.min_precision
-        if sure and target is not None:
+        engine = self._engines.get(model)
+        target = None if engine is None else engine.virtual.bundle.min_precision
+        if sure and engine is not None and target is not None:
+            engine.fallback.count_grade(correct=correct)
             counts = self._sure.setdefault(model, [0, 0])
             counts[not correct] += 1
             evidence = measure_evidence(counts[0], counts[1], target)

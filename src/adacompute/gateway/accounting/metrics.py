@@ -112,6 +112,7 @@ EVIDENCE: Final = "precision_evidence"
 GAUGES: Mapping[str, str] = {
     EVIDENCE: "Evidence of graded answers against the guaranteed precision, as a power "
     "of ten; above 1.3 it is broken, with 95 % confidence.",
+    "fallback": "1 while a model answers as today because of its fallback, otherwise 0.",
     "price": "Price of the last request at the default budget.",
     "debt": "What requests cost beyond the default budget, in the unit of the bundle; "
     "negative if they cost less.",

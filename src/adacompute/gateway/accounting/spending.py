@@ -19,7 +19,8 @@ from adacompute.gateway.accounting.caps import SERVED, Caps
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import log
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.voting.held_budgets import HeldBudgets
+from adacompute.gateway.voting.engine import Engine
+from adacompute.gateway.voting.fallback import Fallback
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.spending.caps.counters import Counter
 from adacompute.spending.caps.meter import Meter, StoreState
@@ -57,6 +58,7 @@ class Spending:
         self._has_caps = bool(config.caps) or any(one.audit_share for one in models)
         self._register = config.open_register() if register is None and self._has_caps else register
         self._pacers: list[SharedPacer] = []
+        self._fallbacks: list[Fallback] = []
         self._file: ReplicaFile | None = None
         self._exchanging: asyncio.Task[None] | None = None
         self._warned_at = -WARN_S
@@ -87,9 +89,10 @@ class Spending:
         shares = {one.name: one.audit_max_share for one in self._models if one.audit_share}
         self.caps = Caps(self._config.caps, meter, shares)
 
-    async def start(self, budgets: Sequence[HeldBudgets]) -> None:
-        """Exchange the counts of held budgets, now and from now on."""
-        self._pacers = [pacer for one in budgets for pacer in one.pacers]
+    async def start(self, engines: Sequence[Engine]) -> None:
+        """Exchange the counts of held budgets and the fallbacks, now and from now on."""
+        self._pacers = [pacer for one in engines for pacer in one.held_budgets.pacers]
+        self._fallbacks = [one.fallback for one in engines if one.fallback.is_on]
         await self._exchange()
         self._exchanging = asyncio.create_task(self._run())
 
@@ -144,17 +147,21 @@ class Spending:
             self._show_caps()
 
     async def _exchange(self) -> None:
-        if (register := self._register) is None:
-            return
-        for pacer in self._pacers:
-            try:
-                await pacer.exchange(register)
-            except RegisterError as error:
-                if time.monotonic() - self._warned_at >= WARN_S:
-                    self._warned_at = time.monotonic()
-                    message = "mean costs are held by each process alone"
-                    log(logging.WARNING, message, error=str(error))
-                return
+        register = self._register
+        try:
+            for fallback in self._fallbacks:
+                await fallback.exchange(register)
+            if register is not None:
+                for pacer in self._pacers:
+                    await pacer.exchange(register)
+        except RegisterError as error:
+            if time.monotonic() - self._warned_at >= WARN_S:
+                self._warned_at = time.monotonic()
+                message = "mean costs and fallbacks are those of each process alone"
+                log(logging.WARNING, message, error=str(error))
+        for fallback in self._fallbacks:
+            is_begun = fallback.reason is not None
+            self._metrics.set_gauge("fallback", fallback.model, float(is_begun))
 
     def _show_caps(self) -> None:
         """Show what is known of the store and of all caps."""

@@ -17,6 +17,10 @@ FLAG, REFUSE = "flag", "refuse"
 UNSURE = (FLAG, REFUSE)
 """What to do with answers that are not sure."""
 
+NO_FALLBACK, TODAY = "none", "today"
+FALLBACKS = (NO_FALLBACK, TODAY)
+"""How to answer when the policy cannot be relied on."""
+
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _MODEL_LIMITS = (
     "max_rounds",
@@ -58,6 +62,10 @@ class ModelConfig:
     today_share: float = 0.0
     """Share of requests that are answered as today: by as many equal votes as ``fit --today`` was
     given, in one round. Lower it step by step; ``spend`` shows what the others save."""
+    fallback: str = NO_FALLBACK
+    """How requests are answered after an error of the policy, a drift of questions or answers, or
+    grades that break the guaranteed precision: ``none`` (no difference) or ``today`` (as with
+    ``today_share``), [until it is reset](../how-to/trust-answers.md#fall-back-to-today)."""
     accept_verdict: bool = False
     """Serve a policy whose verdict is loss, no gain or inconclusive."""
     pacing: bool = True
@@ -94,8 +102,9 @@ class ModelConfig:
                 f"bundle_digest must be 64 hexadecimal digits, not {self.bundle_digest!r}: copy "
                 "what 'adacompute fit' printed"
             )
-        if self.unsure not in UNSURE:
-            raise ConfigError(f"unsure must be {' or '.join(UNSURE)}, not {self.unsure!r}")
+        for name, known in (("unsure", UNSURE), ("fallback", FALLBACKS)):
+            if (value := getattr(self, name)) not in known:
+                raise ConfigError(f"{name} must be {' or '.join(known)}, not {value!r}")
         if self.answer_field is not None:
             check_pointer(self.answer_field, "answer_field")
         for name in _MODEL_LIMITS:

@@ -13,46 +13,39 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
 
-from adacompute.core.errors import BundleError, InfeasibleBudget, ModelError
+from adacompute.core.errors import BundleError, InfeasibleBudget
 from adacompute.core.signals import SCORE
 from adacompute.core.types import Float32Array, hash_bytes, hash_text
 from adacompute.gateway.accounting.call_log import CallRecorder
-from adacompute.gateway.requests.chat_messages import last_user_text
 from adacompute.gateway.requests.fields import COMPLETIONS
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.requests.refusals import BadRequest
-from adacompute.gateway.voting.decision import Decision, Outcome, QuestionSource, is_among
+from adacompute.gateway.voting.decision import Decision, Outcome, is_among
+from adacompute.gateway.voting.fallback import ERROR, Fallback
 from adacompute.gateway.voting.held_budgets import HeldBudgets
+from adacompute.gateway.voting.questions import NO_FEATURES, Question, QuestionReader
 from adacompute.gateway.voting.request_model import RequestModel, Target
+from adacompute.gateway.voting.scoring import Scoring
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.models.formats.body import Body
 from adacompute.models.formats.responses_format import RESPONSES
-from adacompute.models.messages import Prompt, Sample
-from adacompute.models.model import CallUsage, Model
+from adacompute.models.messages import Sample
+from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
-from adacompute.policies.bundles.arm_settings import edit_request, find_question
+from adacompute.policies.bundles.arm_settings import edit_request
+from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.bundles.bundle_checks import TODAY_PRICE
-from adacompute.sampling.adapters import ScoredModel
-from adacompute.sampling.blocks import question_block_features, question_features
+from adacompute.sampling.blocks import question_features
 from adacompute.sampling.grading import LARGE, Grading
 from adacompute.sampling.loop import run_session
 from adacompute.sampling.session import ParsedAnswer, Session
 
 _SMOOTHING = 0.05
-
-
-@dataclass(eq=False)
-class _Question:
-    """The text of a question, None if there is none, where it was found, and its features."""
-
-    text: str | None
-    source: QuestionSource
-    features: Float32Array | None = None
 
 
 class Engine:
@@ -79,9 +72,11 @@ class Engine:
         self.grading = grading or Grading(virtual.grader)
         self._price_for(virtual.budget)
         self.held_budgets = HeldBudgets(virtual, replica)
+        self.fallback = Fallback(virtual)
+        self._questions = QuestionReader(virtual.bundle)
+        self._scoring = Scoring(virtual.scorer)
         self._round_s = 0.0
         self._large = asyncio.Lock()
-        self._waiting: list[_Question] = []
 
     async def warm_up(self) -> None:
         """Decide on a made-up question without sampling: libraries are slow the first time."""
@@ -98,10 +93,19 @@ class Engine:
         await self.grading.parse(session, Sample("The answer is \\frac{1}{2}."))
 
     async def begin(self, request: VirtualRequest, client: str = "") -> Decision:
+        """Open a request; one whose policy fails is opened as today, if that is its fallback."""
+        try:
+            return await self._begin(request, client)
+        except Exception as error:
+            if not self.fallback.covers(error):
+                raise
+        question = replace(self._questions.find(request.prompt), features=NO_FEATURES)
+        return self.open(request, question, client)
+
+    async def _begin(self, request: VirtualRequest, client: str) -> Decision:
         """Open a request; large ones are opened in a thread, one at a time."""
         if len(request.body.data) <= LARGE:
-            question = self._find_question(request.prompt)
-            await self._add_features(question)
+            question = await self._questions.read(request.prompt)
             decision = self.open(request, question, client)
         else:
             async with self._large:
@@ -110,21 +114,8 @@ class Engine:
             decision.pacer.begin()
         return decision
 
-    async def _add_features(self, question: _Question) -> None:
-        """Compute the features of a question together with those of others that arrive with it."""
-        if question.text is None:
-            return
-        self._waiting.append(question)
-        await asyncio.sleep(0)  # until every request that has arrived waits here
-        if question.features is None:  # the first to go on computes for all
-            block, self._waiting = self._waiting, []
-            texts = [one.text or "" for one in block]
-            found = question_block_features(self.virtual.bundle, texts)
-            for one, features in zip(block, found, strict=True):
-                one.features = features[np.newaxis]
-
     def open(
-        self, request: VirtualRequest, question: _Question | None = None, client: str = ""
+        self, request: VirtualRequest, question: Question | None = None, client: str = ""
     ) -> Decision:
         """Make the first decision; ``question`` is found in the request by default."""
         start = time.perf_counter()
@@ -133,7 +124,7 @@ class Engine:
         if pacer is not None:
             budget = pacer.target
             price, pooled_price = self.held_budgets.prices(pacer.budget())
-        question = question or self._find_question(request.prompt)
+        question = question or self._questions.find(request.prompt)
         text, bundle = question.text, self.virtual.bundle
         if text is None and self._pooled is not None:
             bundle, price = self._pooled, pooled_price
@@ -141,22 +132,15 @@ class Engine:
         number = hashlib.blake2b(f"{body}{time.time_ns()}".encode(), digest_size=9).hexdigest()
         # Without a question, requests are mixed: the same prompt must not always get the least.
         key = hash_text(number if text is None else text)
-        today = self.virtual.as_today if is_among(number, self.virtual.today_share) else None
+        fallback = self.fallback.reason
+        is_today = fallback is not None or is_among(number, self.virtual.today_share)
+        today = self.virtual.as_today if is_today else None
         if today is not None:
             bundle, price, pacer = today, TODAY_PRICE, None
         features = question.features
         if features is None:
             features = question_features(self.virtual.bundle, text)
-        session = Session(
-            bundle,
-            text,
-            price=price,
-            grader=self.virtual.grader,
-            max_rounds=self._max_rounds(),
-            key=key,
-            features=features,
-        )
-        session.ask()
+        session = self._start_session(bundle, text, price, key, features)
         return Decision(
             id=number,
             model=self.virtual.name,
@@ -168,7 +152,37 @@ class Engine:
             prepare_s=time.perf_counter() - start - session.progress.decision_s,
             pacer=pacer,
             is_today=today is not None,
+            fallback=fallback,
         )
+
+    def _start_session(
+        self, bundle: Bundle, text: str | None, price: float, key: int, features: Float32Array
+    ) -> Session:
+        """Return a session that has made its first decision."""
+        session = Session(
+            bundle,
+            text,
+            price=price,
+            grader=self.virtual.grader,
+            max_rounds=self._max_rounds(),
+            key=key,
+            features=features,
+        )
+        session.ask()
+        return session
+
+    def _begins_again(self, decision: Decision, error: Exception) -> bool:
+        """Whether the policy failed and today's answer is the fallback; then begin it."""
+        today, before = self.virtual.as_today, decision.session
+        if decision.is_today or today is None or not self.fallback.covers(error):
+            return False
+        if decision.pacer is not None:
+            decision.pacer.cancel()
+        decision.session = self._start_session(
+            today, before.question, TODAY_PRICE, before.progress.key, NO_FEATURES
+        )
+        decision.pacer, decision.is_today, decision.fallback = None, True, ERROR
+        return True
 
     def request_model(
         self,
@@ -224,17 +238,32 @@ class Engine:
         session = decision.session
         if session.n_planned != 1 or self.virtual.bundle.arms:
             return False
-        return all(session.planned_after([answer]) is None for answer in (0, -1))
+        try:
+            return all(session.planned_after([answer]) is None for answer in (0, -1))
+        except Exception as error:
+            if not self._begins_again(decision, error):
+                raise
+            return False
 
     async def run(
         self, model: RequestModel, decision: Decision, remaining_s: float = math.inf
     ) -> Outcome:
         """Sample and decide until the policy stops or no time remains, then choose."""
+        start = time.perf_counter()
+        try:
+            return await self._run(model, decision, remaining_s)
+        except Exception as error:
+            if not self._begins_again(decision, error):
+                raise
+        return await self._run(model, decision, remaining_s - time.perf_counter() + start)
+
+    async def _run(self, model: RequestModel, decision: Decision, remaining_s: float) -> Outcome:
+        """Run the session of a request, and choose."""
         start, session = time.perf_counter(), decision.session
         deadline_s = min(remaining_s, self.virtual.deadline_s or math.inf)
         end = await run_session(
             session,
-            self._with_scores(model, decision),
+            self._scoring.with_scores(model, decision),
             grading=self.grading,
             on_usage=model.calls.append,
             deadline_s=deadline_s if deadline_s < math.inf else None,
@@ -262,8 +291,16 @@ class Engine:
 
     async def record_single_sample(self, decision: Decision, sample: Sample) -> None:
         """Record the only sample of a request, and what the policy would plan after it."""
+        parsed = await self.grading.parse(decision.session, sample)
+        try:
+            self._record_parsed(decision, parsed, sample)
+        except Exception as error:
+            if not self._begins_again(decision, error):
+                raise
+            self._record_parsed(decision, parsed, sample)
+
+    def _record_parsed(self, decision: Decision, parsed: ParsedAnswer, sample: Sample) -> None:
         session = decision.session
-        parsed = await self.grading.parse(session, sample)
         answer = -1 if parsed.value is None else 0
         decision.samples_planned = session.n_planned
         if session.n_planned == 1:
@@ -314,35 +351,12 @@ class Engine:
         decision.chosen = -1 if session.chosen is None else session.chosen
         decision.judge()
         if decision.chosen < 0 and self.virtual.scorer is not None and session.question is not None:
-            score = partial(self._score, decision, recorder)
+            score = partial(self._scoring.score, decision, recorder)
             found = await asyncio.gather(*map(score, session.samples))
             scores = [one for one in found if one is not None]
             if len(scores) == len(found):
                 decision.chosen = int(np.argmax(scores))
         return session.samples[max(0, decision.chosen)]
-
-    def _with_scores(self, model: RequestModel, decision: Decision) -> Model:
-        """Return the model of a request, whose samples get scores if the policy uses them."""
-        confidence = decision.session.progress.bundle.policy.confidence
-        if confidence is None or SCORE not in confidence.given:
-            return model
-        return ScoredModel(model, partial(self._score, decision, model.recorder))
-
-    async def _score(
-        self, decision: Decision, recorder: CallRecorder | None, sample: Sample
-    ) -> float | None:
-        """Return the score of a sample; None if there is no scorer, or if it fails."""
-        question, scorer = decision.session.question, self.virtual.scorer
-        known = sample.signals.get(SCORE)
-        if known is not None or question is None or scorer is None:
-            return known
-        url = scorer.base_url
-        tracker = recorder and recorder.for_purpose("scorer", scorer=url, on_usage=None)
-        try:
-            return await scorer.score(question, sample.text, tracker=tracker)
-        except ModelError as error:
-            decision.scorer_error = str(error)
-            return None
 
     def _find_prices(self, budget: float) -> tuple[float, float]:
         """Return the prices of a budget for questions with a text and for those without."""
@@ -370,22 +384,3 @@ class Engine:
         """Keep a moving average of the time that a round takes."""
         before = taken_s if self._round_s == 0 else self._round_s
         self._round_s = (1 - _SMOOTHING) * before + _SMOOTHING * taken_s
-
-    def _find_question(self, prompt: Prompt) -> _Question:
-        bundle = self.virtual.bundle
-        template = bundle.template
-        extract = (
-            partial(find_question, bundle.arms) if template is None else template.extract_question
-        )
-        if (found := extract(prompt)) is not None:
-            return _Question(_without_surrogates(found), "template")
-        if prompt.messages is not None and (text := last_user_text(prompt.messages)):
-            return _Question(_without_surrogates(text), "message")
-        if template is None and prompt.text:
-            return _Question(_without_surrogates(prompt.text), "message")
-        return _Question(None, "none")
-
-
-def _without_surrogates(text: str) -> str:
-    """Replace halves of surrogate pairs, which are no text."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -45,13 +45,8 @@ class _AsToday(RulePolicy):
     takes_all = True
 
 
-def make_today(bundle: Bundle, path: str, share: float) -> Bundle | None:
-    """Return the bundle that answers as today, by the number of samples that ``fit`` was given.
-
-    None if no share of the requests is answered so.
-    """
-    if not share:
-        return None
+def make_today(bundle: Bundle, path: str) -> Bundle:
+    """Return the bundle that answers as today, by the number of samples that ``fit`` was given."""
     today = (bundle.notes.get("calibration") or {}).get("today")
     if not today:
         raise BundleError(
@@ -61,7 +56,7 @@ def make_today(bundle: Bundle, path: str, share: float) -> Bundle | None:
     if today["arm"] is not None or today["votes"] != EQUAL_VOTES:
         raise BundleError(
             f"{path} was compared with {today['votes']} votes of the arm {today['arm']}, and only "
-            "equal votes of one arm can be served as today: leave out today_share"
+            "equal votes of one arm can be served as today: leave out today_share and fallback"
         )
     size = int(today["wanted_samples"])
     known = make_levels((size,)), (FixedRule(size),), PriceSchedule((TODAY_PRICE,))

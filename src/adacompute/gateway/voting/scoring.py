@@ -1,0 +1,48 @@
+"""Scoring: the scores of samples, by the scorer of their virtual model.
+
+A scorer that fails costs nothing but its scores. It chooses no sample.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from adacompute.core.errors import ModelError
+from adacompute.core.signals import SCORE
+from adacompute.gateway.accounting.call_log import CallRecorder
+from adacompute.gateway.voting.decision import Decision
+from adacompute.gateway.voting.request_model import RequestModel
+from adacompute.models.messages import Sample
+from adacompute.models.model import Model
+from adacompute.models.scorer import HttpScorer
+from adacompute.sampling.adapters import ScoredModel
+
+
+class Scoring:
+    """Scores samples, if there is a scorer."""
+
+    def __init__(self, scorer: HttpScorer | None) -> None:
+        self._scorer = scorer
+
+    def with_scores(self, model: RequestModel, decision: Decision) -> Model:
+        """Return the model of a request, whose samples get scores if the policy uses them."""
+        confidence = decision.session.progress.bundle.policy.confidence
+        if confidence is None or SCORE not in confidence.given:
+            return model
+        return ScoredModel(model, partial(self.score, decision, model.recorder))
+
+    async def score(
+        self, decision: Decision, recorder: CallRecorder | None, sample: Sample
+    ) -> float | None:
+        """Return the score of a sample; None if there is no scorer, or if it fails."""
+        question, scorer = decision.session.question, self._scorer
+        known = sample.signals.get(SCORE)
+        if known is not None or question is None or scorer is None:
+            return known
+        url = scorer.base_url
+        tracker = recorder and recorder.for_purpose("scorer", scorer=url, on_usage=None)
+        try:
+            return await scorer.score(question, sample.text, tracker=tracker)
+        except ModelError as error:
+            decision.scorer_error = str(error)
+            return None
