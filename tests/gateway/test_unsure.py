@@ -17,6 +17,7 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 import openai
 
+from adacompute.cli.results import print_graded_log
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.evidence import measure_evidence
 from adacompute.core.types import make_levels
@@ -76,7 +77,9 @@ def streamed(text: str) -> ScriptedReply:
 @contextmanager
 def serving(path: Path, **options: Any) -> Iterator[tuple[ScriptedServer, int]]:
     model = {"bundle": str(path), "budget": 3.0, "pacing": False}
-    model |= {name: options.pop(name) for name in ("unsure", "shadow") if name in options}
+    model |= {
+        name: options.pop(name) for name in ("unsure", "shadow", "grade_share") if name in options
+    }
     with gateways.serve_scripted_gateway(model, **options) as served:
         yield served
 
@@ -307,6 +310,51 @@ def test_a_line_that_was_cut_off_costs_no_other_grade(tmp_path: Path) -> None:
         file.write('{"id": "cut')
     append_grade(tmp_path, last)
     assert list(read_grades(tmp_path / "grades.jsonl").values()) == [first, last]
+
+
+def test_a_random_share_is_written_for_grading_and_its_grades_are_shown_apart(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "decisions"
+    with logging_to(tmp_path, save(tmp_path / "p"), grade_share=0.3) as (upstream, port):
+        upstream.answer(*map(reply, [text for _ in range(60) for text in SPLIT]))
+        ids = [ask(port).values("x-adacompute-decision")[0] for _ in range(60)]
+        for number in ids[:30]:
+            assert grade(port, id=number, correct=False).status == 202
+    file = log / "to_grade.jsonl"
+    assert file.stat().st_mode & 0o777 == 0o600
+    chosen = [json.loads(line) for line in file.read_text().splitlines()]
+    assert 5 < len(chosen) < 35
+    assert [one["id"] for one in chosen] == sorted({one["id"] for one in chosen}, key=ids.index)
+    assert {one["question"] for one in chosen} == {QUESTION[0]["content"]}
+    assert all(one["completion"] == one["answer"] in SPLIT for one in chosen)
+    n_sent = len({one["id"] for one in chosen} & set(ids[:30]))
+    found = grade_log(log, None)
+    assert (found["all"]["graded"], found["random"]["graded"]) == (30, n_sent)
+    graded = tmp_path / "graded.jsonl"
+    graded.write_text("".join(json.dumps(one | {"correct": True}) + "\n" for one in chosen[1:]))
+    found = grade_log(log, graded)
+    assert (found["chosen"], found["random"]["graded"]) == (len(chosen), len(chosen) - 1)
+    assert (found["random"]["right"], found["random_sure"]["graded"]) == (1.0, 0)
+    print_graded_log(found)
+
+
+def test_a_share_for_grading_needs_a_log(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="needs a decision_log"),
+        serving(save(tmp_path / "p"), grade_share=0.5),
+    ):
+        pass
+
+
+def test_a_full_file_for_grading_costs_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adacompute.gateway.accounting.account.MAX_TO_GRADE_BYTES", 10)
+    with logging_to(tmp_path, save(tmp_path / "p"), grade_share=1.0) as (upstream, port):
+        upstream.answer(*map(reply, AGREED))
+        assert ask(port).status == 200
+    assert (tmp_path / "decisions" / "to_grade.jsonl").read_bytes() == b""
 
 
 def test_feedback_needs_a_decision_log(tmp_path: Path) -> None:

@@ -112,16 +112,17 @@ def print_graded_log(result: Result) -> None:
     """Print what grades say of a gateway's answers."""
     print_text(
         f"{result['graded']:,} of {result['decisions']:,} answers are graded. They are a "
-        "selection, unless they were chosen at random."
+        "selection, except for those that the gateway chose at random: "
+        f"{result['random']['graded']:,} of {result['chosen']:,} are graded."
     )
     rows = [
         {
-            "Answers": name,
+            "Answers": name.replace("_", ", "),
             "Graded": own["graded"],
             "Right": format_percent(own["right"]) if own["graded"] else "-",
             "Interval": " to ".join(map(format_percent, (own["right_low"], own["right_high"]))),
         }
-        for name in ("all", "sure", "unsure")
+        for name in ("all", "sure", "unsure", "random", "random_sure")
         for own in [result[name]]
     ]
     print_rows("Right answers, with 95 % intervals that hold however often one looks", rows)

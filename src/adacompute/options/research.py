@@ -54,7 +54,7 @@ class GradeOptions:
 
     grader: str | None = option(f"{GRADERS} Not for a decision log.", None)
     grades: Path | None = option(
-        "CSV file with id and correct of answers (default: what clients sent).", None
+        "CSV or JSONL file with id and correct of answers (default: what clients sent).", None
     )
 
 

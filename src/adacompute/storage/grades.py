@@ -7,18 +7,16 @@ counts. This module does not know how answers are compared.
 
 from __future__ import annotations
 
-import errno
 import json
 import mmap
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from adacompute.storage.decisions import ACTIVE, FULL, read_records
+from adacompute.storage.decisions import ACTIVE, FULL, GRADES, read_records
+from adacompute.storage.line_files import append_line
 
-FILE = "grades.jsonl"
 MAX_BYTES = 1_000_000_000
 """Size at which no more grades are taken."""
 
@@ -36,16 +34,7 @@ class Grade:
 
 def append_grade(directory: Path, grade: Grade) -> None:
     """Append a grade to a log; OSError if it is full or cannot be written."""
-    line = json.dumps(asdict(grade), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-    descriptor = os.open(directory / FILE, os.O_APPEND | os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # end a line that was cut off
-            line = b"\n" + line
-        if size + len(line) > MAX_BYTES or os.write(descriptor, line) < len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory / FILE))
-    finally:
-        os.close(descriptor)
+    append_line(directory / GRADES, asdict(grade), MAX_BYTES)
 
 
 def read_grades(path: Path) -> dict[tuple[str, str], Grade]:

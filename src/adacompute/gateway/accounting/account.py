@@ -11,17 +11,26 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adacompute.core.types import hash_text
 from adacompute.gateway.accounting.call_log import CallLog, CallOrigin, CallRecorder, Purpose
+from adacompute.gateway.accounting.decision_records import (
+    describe_decision,
+    describe_for_grading,
+    sum_tokens,
+)
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import LOG, log
 from adacompute.gateway.requests.openai_requests import PATHS
 from adacompute.gateway.settings.config import TEXTS, Config
+from adacompute.gateway.voting.decision import is_among
 from adacompute.spending.attempts import MAX_TEXT_CHARS
+from adacompute.storage.decisions import TO_GRADE
+from adacompute.storage.line_files import append_line
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array
@@ -46,6 +55,9 @@ MIN_DRIFT_REQUESTS = 200
 
 DRIFT_THRESHOLD = 2.0
 """Drift above which, or below the inverse of which, a warning is logged."""
+
+MAX_TO_GRADE_BYTES = 100_000_000
+"""Size at which no more requests are written for grading."""
 
 WARN_S = 60.0
 """Least time between two warnings of the same kind."""
@@ -185,8 +197,9 @@ class Account:
         self._show_price(engine, decision)
         self._show_drift(engine, decision)
         self._write(engine, decision, outcome.model)
+        self._write_for_grading(engine, outcome)
         if self._spans is not None:
-            tokens = _sum_tokens(outcome.model.calls)
+            tokens = sum_tokens(outcome.model.calls)
             self._spans.record(decision, tokens, upstream_model=engine.virtual.model)
 
     def record_abandoned(self, engine: Engine, decision: Decision, model: RequestModel) -> None:
@@ -291,7 +304,7 @@ class Account:
         """Log a request; ``given`` values replace those of the decision."""
         if self._log is None:
             return
-        record = _describe(engine, decision, model.calls, texts=self._log_texts)
+        record = describe_decision(engine, decision, model.calls, texts=self._log_texts)
         try:
             is_full = self._log.append({**record, **(given or {})})
         except OSError as error:
@@ -303,6 +316,20 @@ class Account:
                 asyncio.to_thread(_log_failure, self._log.compact_in_process)
             )
 
+    def _write_for_grading(self, engine: Engine, outcome: Outcome) -> None:
+        """Write a random share of the requests, with their texts, for people to grade."""
+        number, model = outcome.decision.id, engine.virtual.name
+        chosen_by = f"{hash_text(number):016x}"  # the id itself chooses those as today and audits
+        if self._log is None or not is_among(chosen_by, engine.virtual.grade_share):
+            return
+        path = self._log.directory / TO_GRADE
+        try:
+            append_line(path, describe_for_grading(outcome), MAX_TO_GRADE_BYTES)
+        except OSError as error:
+            if self._is_due("grading", model):
+                message = "requests for grading are not written: grade and remove the file"
+                log(logging.WARNING, message, model=model, path=str(path), error=str(error))
+
 
 def _log_failure(compact: Callable[[], object]) -> None:
     """Compact the log; a file that cannot be compacted stays as it is."""
@@ -312,73 +339,9 @@ def _log_failure(compact: Callable[[], object]) -> None:
         log(logging.ERROR, "the decision log could not be compacted", error=str(error))
 
 
-def _writable(text: str | None) -> str | None:
-    """Replace halves of surrogate pairs, which no file can hold."""
-    return None if text is None else text.encode("utf-8", "replace").decode()
-
-
 def _feature_distance(features: Float32Array, baseline: Baseline) -> float:
     """Mean squared distance from the training questions, in standard deviations."""
     mean, std = np.asarray(baseline.feature_mean), np.asarray(baseline.feature_std)
     varies = std > MIN_STD
     distance = (features[varies] - mean[varies]) / std[varies]
     return float(np.mean(np.minimum(distance**2, MAX_SQUARED_DISTANCE))) if varies.any() else 1.0
-
-
-def _sum_tokens(calls: Sequence[CallUsage]) -> dict[str, int]:
-    """Tokens of all calls of a request."""
-    return {
-        "prompt_tokens": sum(call.prompt_tokens for call in calls),
-        "completion_tokens": sum(call.completion_tokens for call in calls),
-    }
-
-
-def _describe(
-    engine: Engine, decision: Decision, calls: Sequence[CallUsage], *, texts: bool
-) -> dict[str, Any]:
-    """Everything that is needed to decide again, and what it cost."""
-    session = decision.session
-    samples = [
-        {
-            "answer": _writable(value),
-            "completion": _writable(sample.text) if texts else None,
-            "completion_chars": len(sample.text),
-            "completion_tokens": sample.completion_tokens,
-            "mean_logprob": sample.mean_logprob,
-        }
-        for sample, value in zip(session.samples, session.values, strict=True)
-    ]
-    return {
-        "id": decision.id,
-        "time": decision.started_at,
-        "model": decision.model,
-        "upstream_model": engine.virtual.model,
-        "client": decision.client,
-        "key": session.progress.key,
-        "question": session.question if texts else None,
-        "features": decision.features.tolist(),
-        "budget": decision.budget,
-        "price": session.price,
-        "max_rounds": engine.virtual.max_rounds,
-        "answers": session.answers,
-        "samples_used": decision.samples_used,
-        "samples_planned": decision.samples_planned,
-        "chosen": decision.chosen,
-        "rounds": session.rounds,
-        "calls": len(calls),
-        **_sum_tokens(calls),
-        "estimated": any(call.is_estimated for call in calls),
-        "cost": engine.cost(calls),
-        "latency_s": decision.latency_s,
-        "decision_s": decision.decision_s,
-        "question_source": decision.question_source,
-        "p_correct": decision.p_correct,
-        "sure": decision.is_sure,
-        "incomplete": decision.is_incomplete,
-        "audit": decision.is_audit,
-        "shadow": decision.is_shadow,
-        "today": decision.is_today,
-        "fallback": decision.fallback,
-        "scorer_error": decision.scorer_error,
-        "samples": samples,
-    }

@@ -66,6 +66,10 @@ class ModelConfig:
     """How requests are answered after an error of the policy, a drift of questions or answers, or
     grades that break the guaranteed precision: ``none`` (no difference) or ``today`` (as with
     ``today_share``), [until it is reset](../how-to/trust-answers.md#fall-back-to-today)."""
+    grade_share: float = 0.0
+    """Share of requests whose question and answer are written to ``to_grade.jsonl`` of the decision
+    log, in full: only [grades of requests that were chosen at
+    random](../how-to/trust-answers.md#grade-a-random-share) say something of all answers."""
     accept_verdict: bool = False
     """Serve a policy whose verdict is loss, no gain or inconclusive."""
     pacing: bool = True
@@ -110,7 +114,7 @@ class ModelConfig:
         for name in _MODEL_LIMITS:
             if (value := getattr(self, name)) is not None:
                 check_positive(value, name)
-        for name in ("audit_share", "audit_max_share", "today_share"):
+        for name in ("audit_share", "audit_max_share", "today_share", "grade_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be a share from 0 to 1, not {getattr(self, name)}")
 

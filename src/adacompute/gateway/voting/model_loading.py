@@ -98,6 +98,7 @@ def make_model(
         deadline_s=given.deadline_s,
         unsure=given.unsure,
         today_share=given.today_share,
+        grade_share=given.grade_share,
         fallback=given.fallback,
         as_today=make_today(bundle, given.bundle) if uses_today else None,
         shadow=given.shadow,

@@ -46,6 +46,7 @@ class VirtualModel:
     shadow: bool = False
     unsure: str = FLAG
     today_share: float = 0.0
+    grade_share: float = 0.0
     fallback: str = NO_FALLBACK
     as_today: Bundle | None = None
     audit_share: float = 0.0

@@ -1,0 +1,96 @@
+"""Decision records: what is written of a decision, to its log and for people to grade.
+
+Texts are written only where the configuration says so. It writes no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adacompute.gateway.voting.decision import Decision, Outcome
+    from adacompute.gateway.voting.engine import Engine
+    from adacompute.models.model import CallUsage
+
+
+def _writable(text: str | None) -> str | None:
+    """Replace halves of surrogate pairs, which no file can hold."""
+    return None if text is None else text.encode("utf-8", "replace").decode()
+
+
+def sum_tokens(calls: Sequence[CallUsage]) -> dict[str, int]:
+    """Tokens of all calls of a request."""
+    return {
+        "prompt_tokens": sum(call.prompt_tokens for call in calls),
+        "completion_tokens": sum(call.completion_tokens for call in calls),
+    }
+
+
+def describe_decision(
+    engine: Engine, decision: Decision, calls: Sequence[CallUsage], *, texts: bool
+) -> dict[str, Any]:
+    """Everything that is needed to decide again, and what it cost."""
+    session = decision.session
+    samples = [
+        {
+            "answer": _writable(value),
+            "completion": _writable(sample.text) if texts else None,
+            "completion_chars": len(sample.text),
+            "completion_tokens": sample.completion_tokens,
+            "mean_logprob": sample.mean_logprob,
+        }
+        for sample, value in zip(session.samples, session.values, strict=True)
+    ]
+    return {
+        "id": decision.id,
+        "time": decision.started_at,
+        "model": decision.model,
+        "upstream_model": engine.virtual.model,
+        "client": decision.client,
+        "key": session.progress.key,
+        "question": session.question if texts else None,
+        "features": decision.features.tolist(),
+        "budget": decision.budget,
+        "price": session.price,
+        "max_rounds": engine.virtual.max_rounds,
+        "answers": session.answers,
+        "samples_used": decision.samples_used,
+        "samples_planned": decision.samples_planned,
+        "chosen": decision.chosen,
+        "rounds": session.rounds,
+        "calls": len(calls),
+        **sum_tokens(calls),
+        "estimated": any(call.is_estimated for call in calls),
+        "cost": engine.cost(calls),
+        "latency_s": decision.latency_s,
+        "decision_s": decision.decision_s,
+        "question_source": decision.question_source,
+        "p_correct": decision.p_correct,
+        "sure": decision.is_sure,
+        "incomplete": decision.is_incomplete,
+        "audit": decision.is_audit,
+        "shadow": decision.is_shadow,
+        "today": decision.is_today,
+        "fallback": decision.fallback,
+        "scorer_error": decision.scorer_error,
+        "samples": samples,
+    }
+
+
+def describe_for_grading(outcome: Outcome) -> dict[str, Any]:
+    """What a person needs to grade an answer; ``correct`` is for the grade."""
+    decision, session = outcome.decision, outcome.decision.session
+    parsed = session.values[decision.chosen] if decision.chosen >= 0 else None
+    return {
+        "id": decision.id,
+        "time": decision.started_at,
+        "model": decision.model,
+        "client": decision.client,
+        "question": session.question,
+        "completion": outcome.sample.text,
+        "answer": parsed,
+        "p_correct": decision.p_correct,
+        "sure": decision.is_sure,
+        "correct": None,
+    }

@@ -1,0 +1,55 @@
+"""Line files: small files of JSON lines that any process appends to, and that lose old lines.
+
+A line is appended under a lock of the file, so that a process that replaces the file loses none.
+What the lines mean is not known here.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def append_line(path: Path, record: Mapping[str, Any], max_bytes: int) -> None:
+    """Append a record; OSError if the file is full or cannot be written.
+
+    A new file can be read only by its owner.
+    """
+    line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    with _locked(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # end a line that was cut off
+            line = b"\n" + line
+        if size + len(line) > max_bytes or os.write(descriptor, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def remove_lines(path: Path, is_removed: Callable[[bytes], bool]) -> None:
+    """Replace a file by one without some of its lines."""
+    temporary = path.with_suffix(".part")
+    with _locked(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as lines:
+        lines.seek(0)
+        kept = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+        with os.fdopen(kept, "wb") as file:
+            file.writelines(line for line in lines if not is_removed(line))
+        temporary.replace(path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Open and lock a file; another one that has taken its place meanwhile is opened instead."""
+    while True:
+        descriptor = os.open(path, os.O_APPEND | os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,50 @@
+"""Lines of any number of writers, from a file that loses others meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from adacompute.storage.line_files import append_line, remove_lines
+
+MANY = 1_000_000
+
+
+def test_no_line_is_lost_while_others_are_removed(tmp_path: Path) -> None:
+    path, n_lines, n_writers = tmp_path / "lines.jsonl", 200, 4
+
+    def write(writer: int) -> None:
+        for number in range(n_lines):
+            append_line(path, {"writer": writer, "number": number}, MANY)
+
+    threads = [threading.Thread(target=write, args=(one,)) for one in range(n_writers)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        remove_lines(path, lambda line: b'"writer": 0' in line)
+    remove_lines(path, lambda line: b'"writer": 0' in line)
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    by_writer = [[one["number"] for one in kept if one["writer"] == w] for w in range(n_writers)]
+    assert by_writer == [[], *[list(range(n_lines))] * (n_writers - 1)]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_file_takes_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    append_line(path, {"id": 1}, 20)
+    with pytest.raises(OSError, match=r"lines\.jsonl") as failure:
+        append_line(path, {"id": 2, "more": "text"}, 20)
+    assert failure.value.errno == errno.ENOSPC
+    assert path.read_text() == '{"id": 1}\n'
+
+
+def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "lines.jsonl").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="lines"):
+        append_line(tmp_path / "lines.jsonl", {"id": 1}, MANY)
+    assert not (tmp_path / "other").exists()
