@@ -61,7 +61,7 @@ class Fallback:
         self._virtual = virtual
         self._state = FallbackState()
         self._found: FallbackState | None = None
-        self._right = self._wrong = 0
+        self._new_right = self._new_wrong = 0
         self._restart()
 
     @property
@@ -90,12 +90,12 @@ class Fallback:
 
     def count_grade(self, *, correct: bool) -> None:
         """Count the grade of a sure answer."""
-        self._right += correct
-        self._wrong += not correct
+        self._new_right += correct
+        self._new_wrong += not correct
 
     async def exchange(self, register: Register | None) -> None:
         """Tell other processes what was found here, and learn what they found."""
-        found, right, wrong = self._found, self._right, self._wrong
+        found, right, wrong = self._found, self._new_right, self._new_wrong
 
         def merge(known: FallbackState) -> FallbackState:
             graded = replace(known, right=known.right + right, wrong=known.wrong + wrong)
@@ -108,8 +108,8 @@ class Fallback:
             merged = merge(self._state)
         else:
             merged = await _change(register, self.model, self._state, merge)
-        self._right -= right
-        self._wrong -= wrong
+        self._new_right -= right
+        self._new_wrong -= wrong
         if self._found is found:
             self._found = None
         self._take(merged)
@@ -146,13 +146,13 @@ class Fallback:
 
 
 def _expect_accuracy(virtual: VirtualModel) -> float | None:
-    """Return the least accuracy at the budget in calibration; None where it cannot be compared."""
+    """Return the lowest accuracy at the budget in calibration; None where it cannot be compared."""
     frontier = virtual.bundle.frontier
     known = [one for one in frontier if one.accuracy_low is not None]
     if virtual.bundle.correctness is None or not known:
         return None
-    least = np.array([one.accuracy_low for one in known], np.float64)
-    return float(np.interp(virtual.budget, [one.budget for one in known], least))
+    lowest = np.array([one.accuracy_low for one in known], np.float64)
+    return float(np.interp(virtual.budget, [one.budget for one in known], lowest))
 
 
 async def _change(
