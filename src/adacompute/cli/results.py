@@ -111,9 +111,8 @@ def _format_range(low: int, high: int) -> str:
 def print_graded_log(result: Result) -> None:
     """Print what grades say of a gateway's answers."""
     print_text(
-        f"{result['graded']:,} of {result['decisions']:,} answers are graded. They are a "
-        "selection, except for those that the gateway chose at random: "
-        f"{result['random']['graded']:,} of {result['chosen']:,} are graded."
+        f"{result['graded']:,} of {result['decisions']:,} answers are graded, a selection; and "
+        f"{result['random']['graded']:,} of {result['chosen']:,} that were chosen at random."
     )
     rows = [
         {

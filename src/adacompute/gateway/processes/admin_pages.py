@@ -60,14 +60,10 @@ def make_admin_pages(supervisor: Supervisor) -> Any:  # noqa: ANN401 - Starlette
         return Page(OK, {"status": "applied"})
 
     async def fallbacks(authorization: str | None) -> Page:
-        if (rejection := _rejection(supervisor, authorization)) is not None:
-            return rejection
-        return await _list_fallbacks(supervisor, is_reset=False)
+        return await _list_fallbacks(supervisor, authorization, is_reset=False)
 
     async def reset(authorization: str | None) -> Page:
-        if (rejection := _rejection(supervisor, authorization)) is not None:
-            return rejection
-        return await _list_fallbacks(supervisor, is_reset=True)
+        return await _list_fallbacks(supervisor, authorization, is_reset=True)
 
     pages = make_pages(
         {
@@ -96,8 +92,12 @@ def _refuse_web_pages(pages: Callable[..., Awaitable[None]], host: str) -> Any: 
     return check
 
 
-async def _list_fallbacks(supervisor: Supervisor, *, is_reset: bool) -> Page:
+async def _list_fallbacks(
+    supervisor: Supervisor, authorization: str | None, *, is_reset: bool
+) -> Page:
     """List the models that answer as today because of their fallback, and perhaps end that."""
+    if (rejection := _rejection(supervisor, authorization)) is not None:
+        return rejection
     config = supervisor.config
     register = config.open_register()
     try:
