@@ -21,12 +21,12 @@ from adacompute.gateway.processes.logs import log
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.fallback import Fallback
+from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.spending.caps.counters import Counter
 from adacompute.spending.caps.meter import Meter, StoreState
 from adacompute.spending.caps.replica_file import ReplicaFile
 from adacompute.spending.registers import Register, RegisterError
-from adacompute.spending.shared_pacing import SharedPacer
 
 EXCHANGE_S = 0.2
 """Time between two exchanges of the counts of held budgets."""
@@ -57,7 +57,7 @@ class Spending:
         self._metrics = metrics
         self._has_caps = bool(config.caps) or any(one.audit_share for one in models)
         self._register = config.open_register() if register is None and self._has_caps else register
-        self._pacers: list[SharedPacer] = []
+        self._budgets: list[HeldBudgets] = []
         self._fallbacks: list[Fallback] = []
         self._file: ReplicaFile | None = None
         self._exchanging: asyncio.Task[None] | None = None
@@ -91,7 +91,7 @@ class Spending:
 
     async def start(self, engines: Sequence[Engine]) -> None:
         """Exchange the counts of held budgets and the fallbacks, now and from now on."""
-        self._pacers = [pacer for one in engines for pacer in one.held_budgets.pacers]
+        self._budgets = [one.held_budgets for one in engines]
         self._fallbacks = [one.fallback for one in engines if one.fallback.is_on]
         await self._exchange()
         self._exchanging = asyncio.create_task(self._run())
@@ -152,7 +152,7 @@ class Spending:
             for fallback in self._fallbacks:
                 await fallback.exchange(register)
             if register is not None:
-                for pacer in self._pacers:
+                for pacer in [one for budgets in self._budgets for one in budgets.pacers]:
                     await pacer.exchange(register)
         except RegisterError as error:
             if time.monotonic() - self._warned_at >= WARN_S:

@@ -31,7 +31,10 @@ class UpstreamConfig:
         check_addresses(self.urls)
         key = self.upstream_api_key
         if key and not (key.isascii() and key.isprintable() and " " not in key):
-            raise ConfigError("upstream_api_key contains characters that no header can carry")
+            raise ConfigError(
+                "upstream_api_key contains characters that no header can carry: see whether it has "
+                "a line break or a space"
+            )
 
     @property
     def urls(self) -> tuple[str, ...]:

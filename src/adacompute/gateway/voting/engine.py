@@ -14,9 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from functools import lru_cache, partial
-
-import numpy as np
+from functools import lru_cache
 
 from adacompute.core.errors import BundleError, InfeasibleBudget
 from adacompute.core.signals import SCORE
@@ -25,12 +23,12 @@ from adacompute.gateway.accounting.call_log import CallRecorder
 from adacompute.gateway.requests.fields import COMPLETIONS
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.requests.refusals import BadRequest
+from adacompute.gateway.voting.choice import Chooser
 from adacompute.gateway.voting.decision import Decision, Outcome, is_among
 from adacompute.gateway.voting.fallback import ERROR, Fallback
 from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.questions import NO_FEATURES, Question, QuestionReader
 from adacompute.gateway.voting.request_model import RequestModel, Target
-from adacompute.gateway.voting.scoring import Scoring
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.models.formats.body import Body
 from adacompute.models.formats.responses_format import RESPONSES
@@ -74,7 +72,7 @@ class Engine:
         self.held_budgets = HeldBudgets(virtual, replica)
         self.fallback = Fallback(virtual)
         self._questions = QuestionReader(virtual.bundle)
-        self._scoring = Scoring(virtual.scorer)
+        self._chooser = Chooser(virtual.scorer)
         self._round_s = 0.0
         self._large = asyncio.Lock()
 
@@ -96,11 +94,11 @@ class Engine:
         """Open a request; one whose policy fails is opened as today, if that is its fallback."""
         try:
             return await self._begin(request, client)
-        except Exception as error:
-            if not self.fallback.covers(error):
-                raise
-        question = replace(self._questions.find(request.prompt), features=NO_FEATURES)
-        return self.open(request, question, client)
+        except BaseException as error:
+            if self.fallback.covers(error):
+                question = replace(self._questions.find(request.prompt), features=NO_FEATURES)
+                return self.open(request, question, client)
+            raise
 
     async def _begin(self, request: VirtualRequest, client: str) -> Decision:
         """Open a request; large ones are opened in a thread, one at a time."""
@@ -171,7 +169,7 @@ class Engine:
         session.ask()
         return session
 
-    def _begins_again(self, decision: Decision, error: Exception) -> bool:
+    def _begins_again(self, decision: Decision, error: BaseException) -> bool:
         """Whether the policy failed and today's answer is the fallback; then begin it."""
         today, before = self.virtual.as_today, decision.session
         if decision.is_today or today is None or not self.fallback.covers(error):
@@ -240,10 +238,10 @@ class Engine:
             return False
         try:
             return all(session.planned_after([answer]) is None for answer in (0, -1))
-        except Exception as error:
-            if not self._begins_again(decision, error):
-                raise
-            return False
+        except BaseException as error:
+            if self._begins_again(decision, error):
+                return False
+            raise
 
     async def run(
         self, model: RequestModel, decision: Decision, remaining_s: float = math.inf
@@ -252,10 +250,11 @@ class Engine:
         start = time.perf_counter()
         try:
             return await self._run(model, decision, remaining_s)
-        except Exception as error:
-            if not self._begins_again(decision, error):
-                raise
-        return await self._run(model, decision, remaining_s - time.perf_counter() + start)
+        except BaseException as error:
+            if self._begins_again(decision, error):
+                remaining_s -= time.perf_counter() - start
+                return await self._run(model, decision, remaining_s)
+            raise
 
     async def _run(self, model: RequestModel, decision: Decision, remaining_s: float) -> Outcome:
         """Run the session of a request, and choose."""
@@ -263,7 +262,7 @@ class Engine:
         deadline_s = min(remaining_s, self.virtual.deadline_s or math.inf)
         end = await run_session(
             session,
-            self._scoring.with_scores(model, decision),
+            self._chooser.with_scores(model, decision),
             grading=self.grading,
             on_usage=model.calls.append,
             deadline_s=deadline_s if deadline_s < math.inf else None,
@@ -271,7 +270,7 @@ class Engine:
         for taken_s in end.round_s:
             self._note_round(taken_s)
         decision.is_incomplete = not end.is_complete
-        sample = await self._choose(decision, model.recorder)
+        sample = await self._chooser.choose(decision, model.recorder)
         decision.samples_used = decision.samples_planned = session.n_samples
         decision.latency_s = time.perf_counter() - start
         return Outcome(sample, decision, model)
@@ -284,7 +283,7 @@ class Engine:
         async with aclosing(samples):
             session.finish([await self.grading.parse(session, one) async for one in samples])
         decision.is_incomplete = True
-        sample = await self._choose(decision, model.recorder)
+        sample = await self._chooser.choose(decision, model.recorder)
         decision.samples_used = decision.samples_planned = session.n_samples
         decision.latency_s = time.perf_counter() - start
         return Outcome(sample, decision, model)
@@ -294,10 +293,11 @@ class Engine:
         parsed = await self.grading.parse(decision.session, sample)
         try:
             self._record_parsed(decision, parsed, sample)
-        except Exception as error:
-            if not self._begins_again(decision, error):
-                raise
-            self._record_parsed(decision, parsed, sample)
+        except BaseException as error:
+            if self._begins_again(decision, error):
+                self._record_parsed(decision, parsed, sample)
+                return
+            raise
 
     def _record_parsed(self, decision: Decision, parsed: ParsedAnswer, sample: Sample) -> None:
         session = decision.session
@@ -340,23 +340,6 @@ class Engine:
             case "money" if (cost := self.cost(model.calls)) is not None:
                 return cost
         return n_samples * self.virtual.bundle.sample_cost
-
-    async def _choose(self, decision: Decision, recorder: CallRecorder | None) -> Sample:
-        """Return the first sample of the winning class.
-
-        If no answer was parsed, it is the sample that the scorer prefers, or the first. A scorer
-        that fails costs nothing but its scores.
-        """
-        session = decision.session
-        decision.chosen = -1 if session.chosen is None else session.chosen
-        decision.judge()
-        if decision.chosen < 0 and self.virtual.scorer is not None and session.question is not None:
-            score = partial(self._scoring.score, decision, recorder)
-            found = await asyncio.gather(*map(score, session.samples))
-            scores = [one for one in found if one is not None]
-            if len(scores) == len(found):
-                decision.chosen = int(np.argmax(scores))
-        return session.samples[max(0, decision.chosen)]
 
     def _find_prices(self, budget: float) -> tuple[float, float]:
         """Return the prices of a budget for questions with a text and for those without."""

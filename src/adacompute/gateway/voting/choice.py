@@ -1,11 +1,14 @@
-"""Scoring: the scores of samples, by the scorer of their virtual model.
+"""Choice: the sample that answers a request, and the scores of samples where there is a scorer.
 
-A scorer that fails costs nothing but its scores. It chooses no sample.
+A scorer that fails costs nothing but its scores. It decides on no further samples.
 """
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
+
+import numpy as np
 
 from adacompute.core.errors import ModelError
 from adacompute.core.signals import SCORE
@@ -18,8 +21,8 @@ from adacompute.models.scorer import HttpScorer
 from adacompute.sampling.adapters import ScoredModel
 
 
-class Scoring:
-    """Scores samples, if there is a scorer."""
+class Chooser:
+    """Chooses the samples of a virtual model, and scores them if there is a scorer."""
 
     def __init__(self, scorer: HttpScorer | None) -> None:
         self._scorer = scorer
@@ -30,6 +33,22 @@ class Scoring:
         if confidence is None or SCORE not in confidence.given:
             return model
         return ScoredModel(model, partial(self.score, decision, model.recorder))
+
+    async def choose(self, decision: Decision, recorder: CallRecorder | None) -> Sample:
+        """Return the first sample of the winning class.
+
+        If no answer was parsed, it is the sample that the scorer prefers, or the first.
+        """
+        session = decision.session
+        decision.chosen = -1 if session.chosen is None else session.chosen
+        decision.judge()
+        if decision.chosen < 0 and self._scorer is not None and session.question is not None:
+            score = partial(self.score, decision, recorder)
+            found = await asyncio.gather(*map(score, session.samples))
+            scores = [one for one in found if one is not None]
+            if len(scores) == len(found):
+                decision.chosen = int(np.argmax(scores))
+        return session.samples[max(0, decision.chosen)]
 
     async def score(
         self, decision: Decision, recorder: CallRecorder | None, sample: Sample
