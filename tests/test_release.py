@@ -17,6 +17,7 @@ from scripts.project_metadata import ProjectMetadata
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION = PROJECT["version"]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 URL = "https://git.example.com/adacompute"
 
 
@@ -68,6 +69,36 @@ def test_the_image_installs_by_hashes_and_does_not_run_as_root() -> None:
     allowed = (ROOT / ".dockerignore").read_text().splitlines()
     for path in " ".join(copied).split():
         assert any(fnmatch(path, one[1:]) for one in allowed if one.startswith("!")), path
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_use_pinned_actions_and_few_permissions(path: Path) -> None:
+    text = path.read_text()
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] == {"contents": "read"}
+    for used in re.findall(r"uses: (.*)", text):
+        assert re.match(r"\./|[\w./-]+@[0-9a-f]{40} # v[\d.]+$", used), used
+    assert "secrets." not in text
+    may_publish = {
+        name for name, job in workflow["jobs"].items() if "write" in str(job.get("permissions"))
+    }
+    assert may_publish <= {"package", "image", "notes"}
+    for name in may_publish & {"package", "image"}:
+        assert workflow["jobs"][name]["environment"] == "release"
+        assert workflow["jobs"][name]["needs"] == ["test", "build"]
+
+
+def test_no_advice_installs_the_two_compromised_versions_of_litellm() -> None:
+    folders = (ROOT / "docs", ROOT / "integrations")
+    files = [p for f in folders for end in ("md", "txt") for p in f.rglob(f"*.{end}")]
+    advice = [
+        one
+        for path in files
+        if "_build" not in path.parts
+        for one in re.findall(r"litellm(?:\[\w+\])?[<>=!][^' \n]*", path.read_text())
+    ]
+    assert len(advice) >= 4
+    assert all("!=1.82.7" in one and "!=1.82.8" in one for one in advice), advice
 
 
 def test_a_release_links_to_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
