@@ -36,6 +36,7 @@ from adacompute.evaluation.scoring.scores import oracle_point
 from adacompute.stages.inputs import read_pool
 from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run
+from reproduction.registered_rivals import register_rivals
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, KeyArray
@@ -49,6 +50,7 @@ RIVALS = (
     "retry",
     "router",
     "value-router",
+    "marginal-rewards",
 )
 FEW_RIVALS = ("sequential-votes", "adaptive-consistency")
 EXAMS = ("aqua-rat", "hellaswag", "lsat-ar", "lsat-rc", "sat-en")
@@ -306,6 +308,7 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", metavar="SET", help="beginnings of names; default: all")
     options = parser.parse_args()
     out: Path = options.out
+    register_rivals()
     (out / "parts").mkdir(parents=True, exist_ok=True)
     for name, file in find_sets(options.samples, out / "parts"):
         if options.sets and not name.startswith(tuple(options.sets)):

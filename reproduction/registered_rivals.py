@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from adacompute import register_policy
 from reproduction.cascades import make_agreement_cascade
+from reproduction.marginal_rewards import make_marginal_rewards
 from reproduction.rivals import (
     make_bayesian_stopping,
     make_confidence_stopping,
@@ -27,6 +28,7 @@ RIVALS: dict[str, PolicyFactory] = {
     "bayesian-stopping": make_bayesian_stopping,
     "confidence-stopping": make_confidence_stopping,
     "shortest-majority": make_shortest_majority,
+    "marginal-rewards": make_marginal_rewards,
 }
 """Methods for one arm."""
 
