@@ -10,7 +10,7 @@ from adacompute import __version__
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parent.parent))
 
-from generate import write_pages
+from generate import questions, write_pages
 
 from scripts.write_architecture import tree
 
@@ -36,6 +36,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 exclude_patterns = ["_build"]
 default_role = "py:obj"
+smartquotes_action = "qe"  # not of dashes: options begin with two
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autosummary_filename_map = {
@@ -51,3 +52,4 @@ doctest_test_doctest_blocks = ""  # pytest runs those in docstrings
 DOCS = Path(__file__).parent
 write_pages(DOCS / "reference")
 (DOCS / "contribute" / "modules.md").write_text(f"# Modules\n\n{tree()}", encoding="utf-8")
+(DOCS / "questions.md").write_text(questions(DOCS / "questions.toml"), encoding="utf-8")

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 def define(word: str, anchor: str, note: str, meaning: str) -> list[str]:
     """Return the lines of a definition: a word with an anchor, a note on it, and its meaning."""
     name = anchor.replace("_", "-").strip("-").lower()
-    text = plain(meaning[:1].upper() + meaning[1:])
-    return [f"[`{word}`]{{#{name}}} {note}".strip(), f": {text}", ""]
+    return [f"[`{word}`]{{#{name}}} {note}".strip(), f": {plain(meaning)}", ""]
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

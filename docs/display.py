@@ -2,6 +2,8 @@
 
 Formulas become MathML, which browsers draw by themselves: a page loads no script and nothing from
 elsewhere. The sidebar shows the pages of the section that is read, and the names of the others.
+Names may break after a dot, a slash or an underscore, and nowhere else. Lines of code continue on
+the next line where the screen is narrow, except those of tables that are drawn.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ SECTION = re.compile(
     r"\s*(?P<pages><ul.*?)(?=<p class=\"caption\"|\Z)",
     re.DOTALL,
 )
+DRAWN = re.compile(r"<pre>(?=[^<]*(?:<(?!/pre>)[^<]*)*[│┃])")
+NAME = re.compile(r'<span class="pre">[^<]*</span>')
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Add both to Sphinx."""
+    """Add all of it to Sphinx."""
     app.add_html_math_renderer("mathml", (write_inline, None), (write_block, None))
     app.connect("html-page-context", fold_sidebar, priority=AFTER_THE_THEME)
+    app.connect("html-page-context", let_lines_break)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -56,3 +61,14 @@ def _fold(found: re.Match[str]) -> str:
     is_open = " open" if 'class="current"' in found["pages"] or " current" in found["pages"] else ""
     summary = f'<summary class="caption">{found["title"]}</summary>'
     return f"<details{is_open}>{summary}{found['pages']}</details>"
+
+
+def let_lines_break(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
+) -> None:
+    """Say where names may break, and which blocks are drawn."""
+    del app, pagename, templatename, doctree
+    body = NAME.sub(
+        lambda name: re.sub(r"(?<=\w[._/])(?=\w)", "<wbr>", name[0]), context.get("body", "")
+    )
+    context["body"] = DRAWN.sub('<pre class="drawn">', body)

@@ -10,6 +10,7 @@ import ast
 import inspect
 import json
 import textwrap
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from itertools import pairwise
@@ -149,6 +150,18 @@ def errors() -> str:
         codes += define(code, f"code-{code}", f"*{status}*", meaning)
     return ERRORS.format(
         exceptions="\n".join(exceptions), codes="\n".join(codes), exit_codes=exit_codes()
+    )
+
+
+def questions(source: Path) -> str:
+    """Return the page of the questions that users have, with where each is answered."""
+    found = tomllib.loads(source.read_text(encoding="utf-8"))["questions"]
+    return "\n".join(
+        [
+            "# Questions\n\nWhat users ask, and where this documentation answers it.\n",
+            *(f"- [{one['question']}]({one['answer'].removeprefix('docs/')})" for one in found),
+            "",
+        ]
     )
 
 

@@ -32,7 +32,7 @@ GENERATED = (
         DOCS / "reference" / f"{name}.md"
         for name in ("command-line", "configuration", "metrics", "columns", "errors")
     }
-    | {DOCS / "contribute" / "modules.md"}
+    | {DOCS / "contribute" / "modules.md", DOCS / "questions.md"}
     | {DOCS / "reference" / "commands" / f"{name.replace(' ', '-')}.md" for name in list_commands()}
 )
 PAGES = {
@@ -192,7 +192,7 @@ def test_links_lead_to_pages_and_headings_that_exist() -> None:
     assert offences == []
 
 
-QUESTIONS = tomllib.loads((ROOT / "tests" / "questions.toml").read_text())["questions"]
+QUESTIONS = tomllib.loads((DOCS / "questions.toml").read_text())["questions"]
 
 
 @pytest.mark.parametrize("one", QUESTIONS, ids=lambda one: one["question"])

@@ -21,7 +21,15 @@ from adacompute.cli.main import list_commands
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
 MODULES = sorted([*SOURCE.rglob("*.py"), *(ROOT / "reproduction").glob("*.py")])
-GENERATED = {"modules", "command-line", "configuration", "metrics", "columns", "errors"}
+GENERATED = {
+    "modules",
+    "questions",
+    "command-line",
+    "configuration",
+    "metrics",
+    "columns",
+    "errors",
+}
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
