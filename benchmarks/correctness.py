@@ -4,7 +4,8 @@
 log-probability on all recorded sets with at least 100 questions, at two samples per question, in
 five fold assignments: area under the ROC curve, accuracy of the surer half, and the calibration
 error, all three calibrated in the same way. ``table DIR`` prints the means over sets and Holm's
-test of each set. ``guarantees SET TARGETS COUNT`` splits a set into halves, COUNT times, and counts
+test of each set. ``bins SET`` prints how often the answers of ten bins of ``p_correct`` are right.
+``guarantees SET TARGETS COUNT`` splits a set into halves, COUNT times, and counts
 how often a precision that was guaranteed on one half is not that of the other;
 ``guarantees synthetic TARGETS COUNT`` draws populations of 4,000 questions with 8 samples, whose
 truth is that of 20,000 fresh questions. ``shuffled`` instead of a target mixes the grades up.
@@ -27,9 +28,11 @@ import numpy as np
 
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
+from adacompute.evaluation.intervals import Mean
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scoring.correctness import (
     LEARNED,
+    N_BINS,
     SHARES,
     RankedAnswers,
     measure_calibration,
@@ -133,6 +136,35 @@ def table(place: Path) -> None:
     print(f"{len(rows)} sets; area significantly smaller on: {', '.join(worse) or 'none'}")
 
 
+def bins(name: str, policy: str, seeds: tuple[int, ...] = SEEDS) -> None:
+    """Print the mean probability and the share of right answers in ten equally filled bins."""
+    found = []
+    for seed in seeds:
+        experiment = make_experiment(name, list_sets()[name], seed)
+        ranked, _ = rank(experiment, policy, experiment.budgets[BUDGET_PLACE])
+        found.append([describe_bin(ranked, own) for own in split_bins(ranked)])
+        print(f"| bin | p_correct | right | low | high |  ({len(found)} fold assignments)")
+        for number, (chance, right, margin) in enumerate(np.mean(found, axis=0).tolist(), start=1):
+            low, high = max(0.0, right - margin), min(1.0, right + margin)
+            print(f"| {number} | {chance:.3f} | {right:.3f} | {low:.3f} | {high:.3f} |", flush=True)
+
+
+def split_bins(ranked: RankedAnswers) -> list[np.ndarray]:
+    """Return the rows of ten equally filled bins, by rising probability."""
+    return np.array_split(np.argsort(ranked.calibrate()[0], kind="stable"), N_BINS)
+
+
+def describe_bin(ranked: RankedAnswers, own: np.ndarray) -> tuple[float, float, float]:
+    """Return the mean probability of some answers, how many are right, and 1.96 standard errors.
+
+    The answers to one question, and to its copies, count as one observation.
+    """
+    right, group = ranked.delivered.correct[own], ranked.group[ranked.question[own]]
+    share = float(right.mean())
+    margin = Mean.of(right, 0.0, group).margin(0.975)
+    return float(ranked.calibrate()[0][own].mean()), share, margin
+
+
 def split(name: str, count: int, *, is_shuffled: bool) -> Iterator[tuple[Experiment, Experiment]]:
     """Yield halves of a set, or populations with fresh questions."""
     whole = None if name == "synthetic" else make_experiment(name, list_sets()[name], 0)
@@ -213,7 +245,7 @@ def guarantee(name: str, targets: list[float], count: int, policy: str) -> None:
 def main() -> None:
     """Run what the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("action", choices=("score", "table", "guarantees"))
+    parser.add_argument("action", choices=("score", "table", "bins", "guarantees"))
     parser.add_argument("what")
     parser.add_argument("target", nargs="?", default="0.9")
     parser.add_argument("count", nargs="?", type=int, default=200)
@@ -224,6 +256,8 @@ def main() -> None:
         score(Path(given.what), given.sets, given.policy)
     elif given.action == "table":
         table(Path(given.what))
+    elif given.action == "bins":
+        bins(given.what, given.policy)
     else:
         targets = [0.0 if one == "shuffled" else float(one) for one in given.target.split(",")]
         guarantee(given.what, targets, given.count, given.policy)

@@ -57,6 +57,14 @@ IN_README = (
 )
 """Sets of the short table and of the picture."""
 
+DESIGN = (
+    "exams, gpt-3.5-turbo",
+    "svamp141, qwen2.5-coder-1.5b",
+    "arith110, smollm2-135m",
+    "example, smollm2-135m",
+)
+"""Sets that were looked at, at least in part, while policies were designed: marked in tables."""
+
 TODAY = (5, 10)
 ROOT = Path(__file__).parents[1]
 
@@ -107,8 +115,13 @@ def format_cost(row: dict[str, Any]) -> str:
     return f"{cost} [{', '.join(ends)}]"
 
 
-def format_table(found: dict[str, dict[int, dict[str, Any]]], n_samples: int) -> list[str]:
-    """Return the lines of a table of costs at the accuracy of so many samples."""
+def format_table(
+    found: dict[str, dict[int, dict[str, Any]]], n_samples: int, recorded: dict[str, int]
+) -> list[str]:
+    """Return the lines of a table of costs at the accuracy of so many samples.
+
+    ``recorded`` is the number of questions of each set, before any are left out.
+    """
     names = [*POLICIES.values(), DECIDED]
     lines = [f"| set | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for name, by_size in found.items():
@@ -116,8 +129,10 @@ def format_table(found: dict[str, dict[int, dict[str, Any]]], n_samples: int) ->
             one = by_size[n_samples]
             cells = [format_cost(one["rows"][policy]) for policy in POLICIES]
             cells.append(f"{one[DECIDED]:.2f}")
-            size = f"{one['questions']} × {one['samples']}"
-            lines.append(f"| {name} ({size}) | {' | '.join(cells)} |")
+            left = "" if one["questions"] == recorded[name] else f" of {recorded[name]}"
+            mark = " †" if name in DESIGN else ""
+            size = f"{one['questions']}{left} × {one['samples']}"
+            lines.append(f"| {name} ({size}){mark} | {' | '.join(cells)} |")
     return lines
 
 
@@ -181,7 +196,8 @@ def main() -> None:
                         lines.write(json.dumps([kept, name, known[kept, name]]) + "\n")
             found[name] = known[kept, name]
         for n_samples in TODAY:
-            tables[f"savings {n_samples}, {kept}"] = format_table(found, n_samples)
+            recorded = {name: known["as recorded", name][min(TODAY)]["questions"] for name in found}
+            tables[f"savings {n_samples}, {kept}"] = format_table(found, n_samples, recorded)
         if not drop_unparsed:
             tables["savings"] = format_savings(found)
     for name, lines in tables.items():

@@ -9,10 +9,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from scripts import draw_curve, draw_diagrams, draw_savings, svg_theme
+from scripts import draw_calibration, draw_curve, draw_diagrams, draw_savings, svg_theme
 
 STATIC = Path(__file__).resolve().parent.parent / "docs" / "_static"
-DRAW = {**draw_diagrams.DIAGRAMS, "curve": draw_curve.draw, "savings": draw_savings.draw}
+DRAW = {
+    **draw_diagrams.DIAGRAMS,
+    "calibration": draw_calibration.draw,
+    "curve": draw_curve.draw,
+    "savings": draw_savings.draw,
+}
 PICTURES = sorted(STATIC.glob("*.svg"))
 PHONE_PX = 358
 """Width of a picture on a phone of 390 pixels."""
