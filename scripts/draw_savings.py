@@ -73,7 +73,7 @@ def draw() -> str:
             shown=560,
             title="Samples per question at the accuracy of five samples",
             description="On six sets the sequential policy is as accurate as five samples per "
-            "question with 1.9 to 3.5 samples on average, with 95 % intervals. A dotted line marks "
+            "question with 1.7 to 3.5 samples on average, with 95 % intervals. A dotted line marks "
             "five samples.",
         )
 
