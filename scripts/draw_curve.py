@@ -50,16 +50,16 @@ def draw() -> str:
         axes.set_ylabel("held-out accuracy, %", fontsize=SIZE)
         axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
         axes.tick_params(labelsize=SIZE)
-        title = "1,000 exam questions, gpt-3.5-turbo,\nunparsed samples removed"
+        title = "900 of 1,000 exam questions,\ngpt-3.5-turbo, unparsed samples removed"
         axes.set_title(title, fontsize=SIZE + 0.5)
         figure.legend(loc="outside lower left", fontsize=SIZE)
         return figure_svg(
             figure,
             shown=560,
             title="Held-out accuracy by mean samples per question",
-            description="On 1,000 exam questions with gpt-3.5-turbo, unparsed samples removed, the"
-            " sequential policy lies above stopping rules, the best uniform mixture and the paper's"
-            " router, and below the oracle that knows every question's curve.",
+            description="On 900 of 1,000 exam questions with gpt-3.5-turbo, unparsed samples"
+            " removed, the sequential policy lies above stopping rules, the best uniform mixture"
+            " and the paper's router, and below the oracle that knows every question's curve.",
         )
 
 
