@@ -83,5 +83,6 @@ def count_until_rise(mean: float, seed: int, limit: int) -> int:
 def test_a_rise_is_found_soon_and_false_alarms_are_rare() -> None:
     assert np.mean([count_until_rise(0.3, seed, 5_000) == 5_000 for seed in range(40)]) >= 0.9
     found = [count_until_rise(0.6, seed, 1_000) for seed in range(40)]
+    assert not any(map(RiseDetector(np.inf).add, [1.0] * 200_000))  # nothing is expected
     assert max(found) < 200
     assert 20 < np.mean(found) < 100

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from adacompute.core.types import IntArray, make_levels
 from adacompute.gateway.app import build
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import make_model
-from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.bundles.bundle import Baseline, Bundle, FrontierPoint, save_bundle
 from adacompute.policies.correctness import Correctness, Curve, Ranking
 from adacompute.policies.policy import ObservedSamples
 from adacompute.policies.price_schedule import PriceSchedule
@@ -171,6 +172,22 @@ def test_answers_that_become_less_likely_right_begin_it(tmp_path: Path) -> None:
         assert 3 < [ask(port)[1] for _ in range(60)].index(True) < 40
     reasons = read_decisions(tmp_path / "decisions", ("fallback",))["fallback"].to_pylist()
     assert set(reasons) == {None, "drift"}
+
+
+def test_samples_as_today_that_agree_less_begin_it(tmp_path: Path) -> None:
+    bundle = replace(make_bundle(), correctness=None, baseline=Baseline((), (), 1.0, 0.0))
+    with serving(tmp_path, bundle, {"today_share": 1.0}) as (upstream, port):
+        upstream.answer(*map(reply, AGREED * 40))
+        for _ in range(30):
+            ask(port)
+        assert 'adacompute_fallback{model="virtual"} 0.0' in scrape(port)
+        upstream.answer(*map(reply, SPLIT * 100))
+        for _ in range(30):
+            ask(port)
+        wait_until(lambda: 'adacompute_fallback{model="virtual"} 1.0' in scrape(port))
+    reasons = read_decisions(tmp_path / "decisions", ("fallback",))["fallback"].to_pylist()
+    assert reasons[:33] == [None] * 33
+    assert reasons[-1] == "drift"
 
 
 def grade(port: int, number: str, *, correct: bool) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -31,7 +33,8 @@ DRIFT, PRECISION, ERROR = "drift", "precision", "error"
 """Reasons of a fallback."""
 
 MIN_RELATIVE = 0.9
-"""Mean of ``p_correct``, relative to the accuracy in calibration, below which answers drift."""
+"""Mean of ``p_correct``, relative to the accuracy in calibration, below which answers drift; and so
+for the agreement of samples where today's are drawn."""
 
 NOT_OF_POLICY = (ModelError, GraderError, RegisterError, BadRequest, OSError, ClientDisconnected)
 """Failures of a request that say nothing of its policy."""
@@ -82,10 +85,13 @@ class Fallback:
             return
         if distance is not None and self._questions.add(distance / MAX_SQUARED_DISTANCE):
             self._begin(DRIFT, "the questions differ from the training questions")
-        is_comparable = not decision.is_today and decision.budget == self._virtual.budget
-        if self._answers is None or not is_comparable:
+        if decision.is_today:
+            agreement = _measure_agreement(decision.session.answers)
+            if agreement is not None and self._pairs.add(1.0 - agreement):
+                self._begin(DRIFT, "samples agree less than those of the training questions")
             return
-        if self._answers.add(1.0 - (decision.p_correct or 0.0)):
+        is_comparable = decision.budget == self._virtual.budget
+        if is_comparable and self._answers.add(1.0 - (decision.p_correct or 0.0)):
             self._begin(DRIFT, "answers are less likely right than in calibration")
 
     def count_grade(self, *, correct: bool) -> None:
@@ -140,9 +146,22 @@ class Fallback:
     def _restart(self) -> None:
         """Look for drift from now on."""
         self._questions = RiseDetector(DRIFT_THRESHOLD / MAX_SQUARED_DISTANCE)
-        expected = _expect_accuracy(self._virtual)
-        low = None if expected is None else MIN_RELATIVE * expected
-        self._answers = None if low is None else RiseDetector(1.0 - low)
+        baseline = self._virtual.bundle.baseline
+        self._answers = _make_detector(_expect_accuracy(self._virtual))
+        self._pairs = _make_detector(None if baseline is None else baseline.agreement)
+
+
+def _make_detector(expected: float | None) -> RiseDetector:
+    """Return what finds that a share falls well below what was expected, if that is known."""
+    return RiseDetector(math.inf if expected is None else 1.0 - MIN_RELATIVE * expected)
+
+
+def _measure_agreement(answers: Sequence[int]) -> float | None:
+    """Return the share of pairs of parsed answers that agree; None if there is no pair."""
+    votes = Counter(answer for answer in answers if answer >= 0)
+    n_parsed = votes.total()
+    agreeing = sum(count * (count - 1) for count in votes.values())
+    return agreeing / (n_parsed * (n_parsed - 1)) if n_parsed > 1 else None
 
 
 def _expect_accuracy(virtual: VirtualModel) -> float | None:
