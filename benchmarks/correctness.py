@@ -8,7 +8,8 @@ test of each set. ``bins SET`` prints how often the answers of ten bins of ``p_c
 ``guarantees SET TARGETS COUNT`` splits a set into halves, COUNT times, and counts
 how often a precision that was guaranteed on one half is not that of the other;
 ``guarantees synthetic TARGETS COUNT`` draws populations of 4,000 questions with 8 samples, whose
-truth is that of 20,000 fresh questions. ``shuffled`` instead of a target mixes the grades up.
+truth is that of 20,000 fresh questions; ``--first`` is the first of them, so that a count can be
+done in parts. ``shuffled`` instead of a target mixes the grades up.
 Recorded samples are found in ``ADACOMPUTE_DATA``.
 """
 
@@ -165,10 +166,10 @@ def describe_bin(ranked: RankedAnswers, own: np.ndarray) -> tuple[float, float, 
     return float(ranked.calibrate()[0][own].mean()), share, margin
 
 
-def split(name: str, count: int, *, is_shuffled: bool) -> Iterator[tuple[Experiment, Experiment]]:
+def split(name: str, seeds: range, *, is_shuffled: bool) -> Iterator[tuple[Experiment, Experiment]]:
     """Yield halves of a set, or populations with fresh questions."""
     whole = None if name == "synthetic" else make_experiment(name, list_sets()[name], 0)
-    for seed in range(count):
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         if whole is None:
             one, two = (draw(size, seed, part) for part, size in enumerate((POPULATION, FRESH)))
@@ -214,11 +215,12 @@ def check(
     return model.predict(ends.vector[first]), ends.correct[first]
 
 
-def guarantee(name: str, targets: list[float], count: int, policy: str) -> None:
+def guarantee(name: str, targets: list[float], seeds: range, policy: str) -> None:
     """Count guarantees that are wrong on fresh questions, and how often one is stated."""
     totals = {target: np.zeros(4, np.int64) for target in targets}
     is_shuffled = not targets[0]
-    for number, (one, fresh) in enumerate(split(name, count, is_shuffled=is_shuffled), start=1):
+    halves = split(name, seeds, is_shuffled=is_shuffled)
+    for number, (one, fresh) in enumerate(halves, start=1):
         budget = one.budgets[min(BUDGET_PLACE, len(one.budgets) - 1)]
         ranked, frontier = rank(one, policy, budget)
         chance, right = check(ranked.fit(), frontier, budget, fresh)
@@ -233,7 +235,7 @@ def guarantee(name: str, targets: list[float], count: int, policy: str) -> None:
             is_stated, is_possible = found.threshold is not None, surest >= wanted + 0.03
             is_wrong = is_stated and len(own) > 0 and float(own.mean()) < wanted - margin
             total += [is_stated, is_wrong, is_possible, is_stated and is_possible]
-            if number % 10 == 0 or number == count:
+            if number % 10 == 0 or number == len(seeds):
                 stated, wrong, possible, both = total.tolist()
                 print(
                     f"{name} {target or 'shuffled'}: {number} runs, stated {stated}, wrong {wrong},"
@@ -249,6 +251,7 @@ def main() -> None:
     parser.add_argument("what")
     parser.add_argument("target", nargs="?", default="0.9")
     parser.add_argument("count", nargs="?", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--sets", nargs="*", default=[])
     parser.add_argument("--policy", default="sequential")
     given = parser.parse_args()
@@ -260,7 +263,8 @@ def main() -> None:
         bins(given.what, given.policy)
     else:
         targets = [0.0 if one == "shuffled" else float(one) for one in given.target.split(",")]
-        guarantee(given.what, targets, given.count, given.policy)
+        seeds = range(given.first, given.first + given.count)
+        guarantee(given.what, targets, seeds, given.policy)
 
 
 if __name__ == "__main__":
