@@ -75,7 +75,7 @@ def ask_and_grade(
 
 def count_right(rows: list[dict[str, Any]], *, sure: bool | None = None) -> str:
     """Describe how many of the answers are right by the reference answers."""
-    own = [row for row in rows if sure is None or row["debug"]["sure"] is sure]
+    own = [row for row in rows if sure is None or row["debug"].get("sure") is sure]
     right = sum(row["correct"][0] for row in own)
     return f"{right} of {len(own)} ({right / max(1, len(own)):.3f})"
 
