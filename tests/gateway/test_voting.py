@@ -34,8 +34,8 @@ from adacompute.models.formats.body import Body
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
+from adacompute.policies.bundles.baseline import Baseline
 from adacompute.policies.bundles.bundle import (
-    Baseline,
     Bundle,
     FrontierPoint,
     load_bundle,

@@ -33,7 +33,6 @@ from adacompute.storage.decisions import TO_GRADE
 from adacompute.storage.line_files import append_line
 
 if TYPE_CHECKING:
-    from adacompute.core.types import Float32Array
     from adacompute.gateway.accounting.tracing import Spans
     from adacompute.gateway.connection.exchange import Exchange
     from adacompute.gateway.voting.decision import Decision, Outcome
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from adacompute.models.connection.addresses import Event
     from adacompute.models.connection.endpoint import OnEvent
     from adacompute.models.model import CallUsage
-    from adacompute.policies.bundles.bundle import Baseline
     from adacompute.spending.attempts import CallBound
     from adacompute.spending.token_prices import TokenPriceList
 
@@ -61,9 +59,6 @@ MAX_TO_GRADE_BYTES = 100_000_000
 
 WARN_S = 60.0
 """Least time between two warnings of the same kind."""
-
-MIN_STD = 1e-3
-MAX_SQUARED_DISTANCE = 25.0
 
 
 class Account:
@@ -278,7 +273,7 @@ class Account:
         self.metrics.set_mean("request_cost_mean", model, costs)
         baseline, distance = virtual.bundle.baseline, None
         if baseline is not None and decision.features.size:
-            distance = _feature_distance(decision.features, baseline)
+            distance = float(baseline.measure_drift(decision.features[None, :])[0])
         engine.fallback.watch(decision, distance)
         if baseline is None or distance is None or decision.question_source == "none":
             return
@@ -337,11 +332,3 @@ def _log_failure(compact: Callable[[], object]) -> None:
         compact()
     except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
         log(logging.ERROR, "the decision log could not be compacted", error=str(error))
-
-
-def _feature_distance(features: Float32Array, baseline: Baseline) -> float:
-    """Mean squared distance from the training questions, in standard deviations."""
-    mean, std = np.asarray(baseline.feature_mean), np.asarray(baseline.feature_std)
-    varies = std > MIN_STD
-    distance = (features[varies] - mean[varies]) / std[varies]
-    return float(np.mean(np.minimum(distance**2, MAX_SQUARED_DISTANCE))) if varies.any() else 1.0

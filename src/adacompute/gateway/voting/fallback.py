@@ -20,13 +20,14 @@ import numpy as np
 
 from adacompute.core.errors import GraderError, ModelError
 from adacompute.core.evidence import ENOUGH, RiseDetector, measure_evidence
-from adacompute.gateway.accounting.account import DRIFT_THRESHOLD, MAX_SQUARED_DISTANCE
+from adacompute.gateway.accounting.account import DRIFT_THRESHOLD
 from adacompute.gateway.connection.exchange import ClientDisconnected
 from adacompute.gateway.processes.logs import log
 from adacompute.gateway.requests.refusals import BadRequest
 from adacompute.gateway.settings.model_settings import TODAY
 from adacompute.gateway.voting.decision import Decision
 from adacompute.gateway.voting.virtual_model import VirtualModel
+from adacompute.policies.bundles.baseline import MAX_DRIFT
 from adacompute.spending.registers import Reading, Register, RegisterError, update
 
 DRIFT, PRECISION, ERROR = "drift", "precision", "error"
@@ -79,11 +80,11 @@ class Fallback:
         self._begin(ERROR, f"the policy failed: {type(error).__name__}: {error}")
         return True
 
-    def watch(self, decision: Decision, distance: float | None) -> None:
-        """Look for drift in a decision; ``distance`` is that from the training questions."""
+    def watch(self, decision: Decision, drift: float | None) -> None:
+        """Look for drift in a decision; ``drift`` is that of its question."""
         if not self.is_on or self.reason is not None or decision.question_source == "none":
             return
-        if distance is not None and self._questions.add(distance / MAX_SQUARED_DISTANCE):
+        if drift is not None and self._questions.add(drift / MAX_DRIFT):
             self._begin(DRIFT, "the questions differ from the training questions")
         if decision.is_today:
             agreement = _measure_agreement(decision.session.answers)
@@ -145,7 +146,7 @@ class Fallback:
 
     def _restart(self) -> None:
         """Look for drift from now on."""
-        self._questions = RiseDetector(DRIFT_THRESHOLD / MAX_SQUARED_DISTANCE)
+        self._questions = RiseDetector(DRIFT_THRESHOLD / MAX_DRIFT)
         baseline = self._virtual.bundle.baseline
         self._answers = _make_detector(_expect_accuracy(self._virtual))
         self._pairs = _make_detector(None if baseline is None else baseline.agreement)

@@ -32,6 +32,7 @@ from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.policies.bundles import arm_settings
 from adacompute.policies.bundles.arm_settings import ArmSettings, read_settings, read_template
+from adacompute.policies.bundles.baseline import Baseline, read_baseline
 from adacompute.policies.bundles.bundle_files import (
     FILE,
     compute_digest,
@@ -44,7 +45,7 @@ from adacompute.policies.confidence import LIKELIHOODS
 from adacompute.policies.correctness import Correctness, correctness_from_json
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.policies.policy import Policy
-from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
+from adacompute.policies.spec import read_choice, read_entry, read_number
 
 FORMAT = 8
 NOT_JUDGED, SAVES, SAME_ANSWER = "not judged", "saves", "same answer"
@@ -83,24 +84,6 @@ class FrontierPoint:
     accuracy_low: float | None
     accuracy_high: float | None
     rounds: float
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """Statistics of the training questions, to detect drift and to predict costs.
-
-    ``feature_mean`` and ``feature_std`` are those of each feature. ``agreement`` is the probability
-    that two parsed samples of a question agree, ``unparsed`` that a sample cannot be parsed.
-    ``cell_share`` is the share of questions in each cell of the prior, and ``cell_cost`` their mean
-    cost at each price of a policy over arms, (prices, cells); both are empty if not known.
-    """
-
-    feature_mean: tuple[float, ...]
-    feature_std: tuple[float, ...]
-    agreement: float
-    unparsed: float
-    cell_share: tuple[float, ...] = ()
-    cell_cost: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,7 +335,7 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         max_rounds=read_entry(content, "max_rounds", int | None),
         template=None if template is None else read_template(template),
         settings=None if settings is None else read_settings(settings),
-        baseline=_read_baseline(read_entry(content, "baseline", dict | None)),
+        baseline=read_baseline(read_entry(content, "baseline", dict | None)),
         frontier=_read_frontier(read_entry(content, "frontier", list)),
         pooled_frontier=_read_frontier(read_entry(content, "pooled_frontier", list)),
         correctness=correctness and correctness_from_json(correctness, max(1, len(policy.arms))),
@@ -372,19 +355,3 @@ def _read_frontier(points: list[Any]) -> tuple[FrontierPoint, ...]:
 def _read_known(name: str, value: object) -> Any:  # noqa: ANN401 - a number, or None
     """Return a number of a frontier point; only an accuracy may be unknown."""
     return None if value is None and name.startswith("accuracy") else read_number(value)
-
-
-def _read_baseline(content: Mapping[str, Any] | None) -> Baseline | None:
-    if content is None:
-        return None
-    mean, std = (read_numbers(content[name]) for name in ("feature_mean", "feature_std"))
-    if len(mean) != len(std):
-        raise ValueError("feature_mean and feature_std must have the same length")
-    return Baseline(
-        mean,
-        std,
-        read_number(content["agreement"]),
-        read_number(content["unparsed"]),
-        read_numbers(content.get("cell_share", [])),
-        tuple(read_numbers(row) for row in content.get("cell_cost", [])),
-    )

@@ -7,6 +7,7 @@ questions.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ from adacompute.options.definition import takes
 from adacompute.options.research import TrainOptions
 from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.bundles.arm_settings import ArmSettings
-from adacompute.policies.bundles.bundle import Baseline, Bundle, save_bundle
+from adacompute.policies.bundles.baseline import Baseline
+from adacompute.policies.bundles.bundle import Bundle, save_bundle
 from adacompute.policies.sequential.prior import response_profile
 from adacompute.stages.inputs import (
     check_evidence,
@@ -212,13 +214,14 @@ def _baseline(features: Float32Array | None, pool: Pool, fitted: FittedPolicy) -
     answers = pool.answers
     agree = response_profile(answers, 1)[:, -2]
     read, made = (count * (count - 1.0) for count in (answers.n_parsed, answers.n_samples))
-    return Baseline(
+    own = Baseline(
         feature_mean=tuple(features.mean(axis=0, dtype=np.float64).tolist()),
         feature_std=tuple(features.std(axis=0, dtype=np.float64).tolist()),
         agreement=float((agree * made).sum() / max(1.0, read.sum())),
         unparsed=float((answers.answer == UNPARSED).mean()),
         **_cells(fitted),
     )
+    return replace(own, distance=float(own.measure_drift(features).mean()))
 
 
 def _cells(fitted: FittedPolicy) -> dict[str, Any]:
