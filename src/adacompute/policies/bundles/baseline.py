@@ -53,8 +53,8 @@ class Baseline:
         if not varies.any():
             return np.ones(len(features))
         squared = ((features[:, varies] - mean[varies]) / std[varies]) ** 2
-        limited = np.minimum(squared, MAX_DRIFT).mean(axis=1, dtype=np.float64)
-        return np.asarray(np.minimum(limited / self.distance, MAX_DRIFT))
+        capped = np.minimum(squared, MAX_DRIFT).mean(axis=1, dtype=np.float64)
+        return np.asarray(np.minimum(capped / self.distance, MAX_DRIFT))
 
 
 def read_baseline(content: Mapping[str, Any] | None) -> Baseline | None:
