@@ -21,7 +21,8 @@ from adacompute.core.types import IntArray, make_levels
 from adacompute.gateway.app import build
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import make_model
-from adacompute.policies.bundles.bundle import Baseline, Bundle, FrontierPoint, save_bundle
+from adacompute.policies.bundles.baseline import Baseline
+from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.correctness import Correctness, Curve, Ranking
 from adacompute.policies.policy import ObservedSamples
 from adacompute.policies.price_schedule import PriceSchedule
