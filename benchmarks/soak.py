@@ -9,7 +9,8 @@ the memory of the gateway's processes, their open files and their processor time
 
 ``python -m benchmarks.soak summarise MINUTES.csv [--figure FILE.svg]`` prints the first, median and
 last memory and the slope per hour after the first quarter of an hour, with its 95 % interval from
-the means of ten minutes, and draws the memory by minute. It does not say whose memory it is.
+the means of ten minutes, and draws the memory by minute. Minutes in which a process converts a full
+log are left out of these, and counted. It does not say whose memory it is.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from test_support.gateways import (
 )
 
 REQUESTS_PER_S, MINUTE_S = 14.0, 60.0
-SETTLED_MINUTES, BLOCK_MINUTES = 15, 10
+SETTLED_MINUTES, BLOCK_MINUTES, HALF_HOUR = 15, 10, 30
 CLIENTS = {"alice": 40, "bob": 30, "carol": 20, "dan": 7, "spent": 2}
 """Share of each client in the requests; the cap of the last is reached at once."""
 
@@ -240,17 +241,16 @@ def read_minutes(path: Path) -> dict[str, FloatArray]:
     return {name: np.array([float(row[name]) for row in rows]) for name in COLUMNS}
 
 
-def slope_per_hour(memory_kb: FloatArray) -> tuple[float, float]:
-    """Slope in MB per hour of settled minutes, and half the width of its 95 % interval.
+def slope_per_hour(minutes: FloatArray, memory: FloatArray) -> tuple[float, float]:
+    """Slope per hour, and half the width of its 95 % interval.
 
     Neighbouring minutes depend on each other, so the means of ten minutes are fitted.
     """
-    settled = memory_kb[SETTLED_MINUTES:]
-    n_blocks = len(settled) // BLOCK_MINUTES
-    means = settled[: n_blocks * BLOCK_MINUTES].reshape(n_blocks, BLOCK_MINUTES).mean(axis=1)
-    hours = np.arange(n_blocks) * BLOCK_MINUTES / 60
-    fit = stats.linregress(hours, means / 1024)
-    return fit.slope, fit.stderr * stats.t.ppf(0.975, n_blocks - 2)
+    blocks = minutes // BLOCK_MINUTES
+    numbers = np.unique(blocks)
+    means = [memory[blocks == number].mean() for number in numbers]
+    fit = stats.linregress(numbers * BLOCK_MINUTES / 60, means)
+    return fit.slope, fit.stderr * stats.t.ppf(0.975, len(means) - 2)
 
 
 def summarise(path: Path, figure: Path | None) -> None:
@@ -259,17 +259,22 @@ def summarise(path: Path, figure: Path | None) -> None:
     last = int(table["minute"][-1])
     busy = table["cpu_s"][-1] / (last * MINUTE_S)
     print(f"{table['requests'][-1]:,.0f} requests in {last} minutes, {busy:.0%} of a core")
+    is_lasting = table["processes"] == table["processes"].min()
+    settled = is_lasting & (table["minute"] >= SETTLED_MINUTES)
     for name in ("resident_kb", "anonymous_kb"):
-        memory = table[name]
-        settled = memory[SETTLED_MINUTES:] / 1024
-        slope, half = slope_per_hour(memory)
+        minutes, memory = table["minute"][settled], table[name][settled] / 1024
+        slope, half = slope_per_hour(minutes, memory)
+        half_hours = [minutes // HALF_HOUR == number for number in np.unique(minutes // HALF_HOUR)]
+        ends = ", ".join(f"{memory[one][-1]:.1f}" for one in half_hours)
         print(
-            f"{name.removesuffix('_kb')} MB: minute 0 {memory[0] / 1024:.0f}, minute "
-            f"{SETTLED_MINUTES} {settled[0]:.0f}; then median {np.median(settled):.0f}, between "
-            f"{settled.min():.0f} and {settled.max():.0f}; last {settled[-1]:.0f}; "
-            f"{slope:+.2f} ± {half:.2f} per hour"
+            f"{name.removesuffix('_kb')} MB: minute 0 {table[name][0] / 1024:.1f}, minute "
+            f"{SETTLED_MINUTES} {memory[0]:.1f}; then median {np.median(memory):.1f}, between "
+            f"{memory.min():.1f} and {memory.max():.1f}; last {memory[-1]:.1f}; at the ends of "
+            f"half hours {ends}; per hour {slope:+.2f} ± {half:.2f}"
         )
-    files = table["files"][SETTLED_MINUTES:]
+    most = table["resident_kb"].max() / 1024
+    print(f"{(~is_lasting).sum()} minutes beside a conversion of a log, at most {most:.0f} MB")
+    files = table["files"][settled]
     print(f"open files: between {files.min():.0f} and {files.max():.0f}")
     if figure is not None:
         figure.write_text(draw(table))

@@ -53,6 +53,13 @@ def test_versions_agree() -> None:
         assert f"adacompute-{VERSION}-py3-none-any.whl" in page.read_text()
 
 
+def test_every_python_that_is_named_is_tested_by_ci() -> None:
+    named = set(re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"])))
+    ci = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert named <= set(re.findall(r"container: python:(3\.\d+)-", ci))
+    assert f">={min(named, key=lambda one: int(one[2:]))}" == PROJECT["requires-python"]
+
+
 def test_examples_run_the_image_of_this_version() -> None:
     for name in ("kubernetes.yaml", "compose.yaml"):
         images = re.findall(r"image: (adacompute\S+)", (ROOT / "deploy" / name).read_text())
