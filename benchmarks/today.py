@@ -38,6 +38,12 @@ from test_support.scripted import ReceivedRequest, ScriptedReply, serve_scripted
 
 N_TRAINING, N_SAMPLES, N_TODAY, PARALLEL, LOOK = 300, 16, 5, 4, 100
 MAX_UNTIL_FALLBACK = 200
+FIRST, STEP = 10_000, 3
+"""Number of the first question, and the step of those that the policy is fitted to.
+
+Numbers that are much larger or longer would be questions of another kind.
+"""
+
 MEAN_TOKENS, N_WRONG, EASY, HARD = 40, 6, 0.92, 0.5
 JSON = [("Content-Type", "application/json")]
 MODEL, VIRTUAL = "made-up", "saving"
@@ -107,7 +113,7 @@ def fit(model: MadeUpModel, out: Path) -> float:
     if (known := out / "budget.txt").exists():
         return float(known.read_text())
     rows = []
-    for number in range(N_TRAINING):
+    for number in range(FIRST, FIRST + STEP * N_TRAINING, STEP):
         for sample in range(N_SAMPLES):
             text, tokens = model.draw(number)
             row: dict[str, Any] = {"question_id": str(number)}
@@ -139,7 +145,7 @@ class Stream:
         await asyncio.gather(*map(self._send_one, range(first, first + count)))
 
     async def _send_one(self, place: int) -> None:
-        name, text = f"r{place}", write_question(10_000 + place)
+        name, text = f"r{place}", write_question(FIRST + place)
         message: Any = {"role": "user", "content": text}
         async with self._slots:
             try:

@@ -465,7 +465,7 @@ def test_a_replayed_log_gives_identical_decisions(tmp_path: Path) -> None:
     assert replay_log(place, bundle=policy, budget=2.0)["saved_of_served"] == 0
     page = ROOT / "docs" / "how-to" / "audit-the-gain.md"
     section = page.read_text().partition("## Replay")[2]
-    documented = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")]
+    documented = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
     assert set(re.findall(r"`(\w+)`", "".join(documented))) == set(once)
 
 
