@@ -45,8 +45,9 @@ class Baseline:
     def measure_drift(self, features: Float32Array) -> FloatArray:
         """Return how far questions are from the training questions, (N,); these have 1 on average.
 
-        It is the squared distance in standard deviations, limited in each feature and in all: many
-        features are of rare words, and one of those would outweigh all others.
+        It is 1 and by how much their squared distance, in standard deviations, is larger than that
+        of the training questions. It is limited in each feature and in all: many features are of
+        rare words, and one of those would outweigh all others.
         """
         mean, std = (np.asarray(one, np.float32) for one in (self.feature_mean, self.feature_std))
         varies = std > MIN_STD
@@ -54,7 +55,7 @@ class Baseline:
             return np.ones(len(features))
         squared = ((features[:, varies] - mean[varies]) / std[varies]) ** 2
         capped = np.minimum(squared, MAX_DRIFT).mean(axis=1, dtype=np.float64)
-        return np.asarray(np.minimum(capped / self.distance, MAX_DRIFT))
+        return np.asarray(np.clip(1.0 + capped - self.distance, 0.0, MAX_DRIFT))
 
 
 def read_baseline(content: Mapping[str, Any] | None) -> Baseline | None:
