@@ -29,7 +29,7 @@ from adacompute.batch.planning.plan import CostCurve
 from adacompute.batch.planning.plan_output import write_first_actions
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionSource, open_questions
-from adacompute.evaluation.experiment import FittedPolicy, PolicyFactory
+from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 from adacompute.evaluation.factories import find_factory
 from adacompute.gateway.app import build
 from adacompute.gateway.settings.config import make_config
@@ -146,7 +146,13 @@ def run_replay(name: str, variant: str) -> Decided:
     if policy.arms and policy.schedule is not None:  # a question gets one setting, and no mixture
         known = policy.schedule
         replayed = tuple(known.prices[known.position(price)[0]] for price in prices)
-    result = experiment.run(FittedPolicy(policy, prices, features), replayed)
+    return _replay(name, experiment, FittedPolicy(policy, prices, features), replayed)
+
+
+def _replay(
+    name: str, experiment: Experiment, fitted: FittedPolicy, prices: Sequence[float]
+) -> Decided:
+    result = experiment.run(fitted, prices)
     return {
         label: {
             "samples": join(result.n_samples[:, i].astype(int)),
@@ -159,12 +165,16 @@ def run_replay(name: str, variant: str) -> Decided:
 
 
 def run_rival(name: str, rival: str | PolicyFactory) -> Decided:
-    """Fit a rival, which can only be replayed; return its efficient settings on all questions."""
+    """Fit a rival, which can only be replayed; return its efficient settings on all questions.
+
+    A rival with a price is replayed at the prices of the set, as a variant is.
+    """
     variant = "mixture-confidence" if "mixture-confidence" in SETS[name].variants else "mixture"
-    experiment = replace(open_experiment(name, variant), n_permutations=N_PERMUTATIONS)
+    one_order = open_experiment(name, variant)
+    experiment = replace(one_order, n_permutations=N_PERMUTATIONS)
     fitted = find_factory(rival)(experiment, np.arange(len(experiment.pool)))
     if fitted.known is None:
-        raise TypeError(f"{rival} has no results")
+        return _replay(name, one_order, fitted, SETS[name].prices)
     samples = (fitted.known.n_samples * N_PERMUTATIONS).round().astype(int)
     return {
         repr(price): {
