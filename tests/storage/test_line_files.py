@@ -34,6 +34,31 @@ def test_no_line_is_lost_while_others_are_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_lines_are_appended_while_others_are_judged(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    for number in range(3):
+        append_line(path, {"number": number}, MANY)
+    began, may_end = threading.Event(), threading.Event()
+
+    def is_first(line: bytes) -> bool:
+        began.set()
+        assert may_end.wait(10)
+        return b'"number": 0' in line
+
+    remover = threading.Thread(target=remove_lines, args=(path, is_first))
+    remover.start()
+    assert began.wait(10)
+    writer = threading.Thread(target=append_line, args=(path, {"number": 3}, MANY))
+    writer.start()
+    writer.join(10)
+    is_written = not writer.is_alive()
+    may_end.set()
+    remover.join(10)
+    writer.join(10)
+    assert is_written
+    assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == [1, 2, 3]
+
+
 def test_a_full_file_takes_no_line(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     append_line(path, {"id": 1}, 20)

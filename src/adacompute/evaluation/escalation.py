@@ -15,9 +15,10 @@ import numpy as np
 
 from adacompute.core.answers import number_by_appearance
 from adacompute.core.errors import ConfigError
+from adacompute.evaluation.evidence import rows_of_orders
 from adacompute.evaluation.evidence_factories import arm_levels, choose_arms, mean_arm_cost
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
-from adacompute.policies.correctness import Correctness, Ranking, fit_curve
+from adacompute.policies.correctness import Correctness, Ranking, describe_answers, fit_curve
 from adacompute.policies.learners import assign_folds
 from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.sequential.description import vote_accuracy
@@ -25,7 +26,6 @@ from adacompute.policies.sequential.escalation import (
     MIN_ROUNDS,
     EscalatingPolicy,
     EscalationRule,
-    add_count,
     count_samples,
 )
 
@@ -61,10 +61,11 @@ def make_escalating(experiment: Experiment, train: IntArray) -> FittedPolicy:
     names = tuple(experiment.arm_names[arm] for arm in arms)
     costs = tuple(every[arm] for arm in arms)
     confidence, n_orders = evidence.confidence(train, joint=True), evidence.n_permutations
-    orders = (train[:, None] * n_orders + np.arange(n_orders)).ravel()
     question = number_by_appearance(experiment.pool.group[train]).repeat(n_orders)
     first = [(arm, n) for arm, cap in enumerate(caps) for n in COUNTS if n <= cap]
-    training = _Training(evidence.ordered(confidence).take(orders), question, first)
+    training = _Training(
+        evidence.ordered(confidence).take(rows_of_orders(train, n_orders)), question, first
+    )
     judge, chances = training.fit_judge(experiment.seed)
     choices, cost, accuracy = training.list_choices(chances, costs)
     kept, schedule = fit_price_schedule(cost, accuracy)
@@ -115,7 +116,7 @@ class _Training:
         found = self.samples.describe(counts)
         paid = self.samples.cost[:, self.samples.columns(counts)].sum(axis=1)
         correct = vote_accuracy(found.leads, self.samples.accuracy)
-        return _JudgedVotes(paid, correct, add_count(found.vector, counts))
+        return _JudgedVotes(paid, correct, describe_answers(found.vector, sum(counts)))
 
     def fit_judge(self, seed: int) -> tuple[Correctness, list[FloatArray]]:
         """Return what judges votes, and how likely each vote is right by models of other folds."""

@@ -36,6 +36,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def rows_of_orders(questions: IntArray, n_orders: int) -> IntArray:
+    """Return the rows of all orders of questions, whose orders follow each other.
+
+    >>> rows_of_orders(np.array([0, 2]), 3)
+    array([0, 1, 2, 6, 7, 8])
+    """
+    return (questions[:, None] * n_orders + np.arange(n_orders)).ravel()
+
+
 def arm_samples(pool: Pool) -> ArmSamples:
     """Return the samples of a pool with their arms and signals."""
     size = len(pool.answers.answer)

@@ -11,7 +11,6 @@ come from is not known here, nor what is done with an answer that is not sure.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,6 +63,14 @@ def question_weight(question: IntArray) -> FloatArray:
     """Return weights with which the rows of every question add up to 1."""
     _, number, size = np.unique(question, return_inverse=True, return_counts=True)
     return np.asarray(1.0 / size[number])
+
+
+def describe_answers(
+    votes: FloatArray, n_samples: IntArray | int, text: FloatArray | None = None
+) -> FloatArray:
+    """Return what M answers are judged by: votes (M, F), numbers of samples, and text (M, T)."""
+    count = np.broadcast_to(np.log1p(n_samples), len(votes))
+    return np.column_stack([votes, count] if text is None else [votes, count, text])
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,9 +228,10 @@ class Correctness:
         own = arms or [0] * n
         counts = [own.count(arm) for arm in range(n_arms)]
         known = describe_one(answers, log_odds, weight, own, counts)
-        of_text = list(text) if len(text) == n_text else self.ranking.mean[-n_text:].tolist()
-        vector = np.array([*known, math.log1p(n), *(of_text if n_text else ())])
-        return float(self.curve.predict(np.array([self.ranking.score(vector)]))[0])
+        average = self.ranking.mean[len(self.ranking.mean) - n_text :]
+        of_text = np.array([text if len(text) == n_text else average])
+        vector = describe_answers(np.array([known]), n, of_text)
+        return float(self.curve.predict(self.ranking.score(vector))[0])
 
     def to_json(self) -> dict[str, Any]:
         """Return the model as JSON values."""

@@ -31,21 +31,33 @@ def append_line(path: Path, record: Mapping[str, Any], max_bytes: int) -> None:
 
 
 def remove_lines(path: Path, is_removed: Callable[[bytes], bool]) -> None:
-    """Replace a file by one without some of its lines."""
+    """Replace a file by one without some of its lines; one process at a time does so.
+
+    Lines are judged while others append; only what came last waits for the lock.
+    """
     temporary = path.with_suffix(".part")
-    with _locked(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as lines:
-        lines.seek(0)
-        kept = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-        with os.fdopen(kept, "wb") as file:
+    kept = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+    with os.fdopen(_open(path), "rb") as lines, os.fdopen(kept, "wb") as file:
+        while (line := lines.readline()).endswith(b"\n"):
+            if not is_removed(line):
+                file.write(line)
+        with _locked(path):
+            lines.seek(-len(line), os.SEEK_CUR)
             file.writelines(line for line in lines if not is_removed(line))
-        temporary.replace(path)
+            file.flush()
+            temporary.replace(path)
+
+
+def _open(path: Path) -> int:
+    """Open a file to read and append, and no symbolic link; a new one is its owner's alone."""
+    return os.open(path, os.O_APPEND | os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
     """Open and lock a file; another one that has taken its place meanwhile is opened instead."""
     while True:
-        descriptor = os.open(path, os.O_APPEND | os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        descriptor = _open(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adacompute.evaluation.evidence import rows_of_orders
 from adacompute.evaluation.intervals import CONFIDENCE, Interval, Mean
 from adacompute.policies.confidence import SIGNALS, equal_confidence
-from adacompute.policies.correctness import Correctness, Curve, Ranking, fit_curve
+from adacompute.policies.correctness import Correctness, Curve, Ranking, describe_answers, fit_curve
 from adacompute.policies.sequential.description import UNPARSED_SHARE, VOTE_SHARE
 
 if TYPE_CHECKING:
@@ -97,8 +98,7 @@ def replay_ends(
         scores = {AGREEMENT: find_agreement(vector)}
         if (logprob := evidence.average_signal(SIGNALS[0], counts)) is not None:
             scores[LOGPROB] = np.nan_to_num(logprob, nan=UNKNOWN_LOGPROB)
-        n_samples = np.log1p(counts.sum(axis=1))[:, None]
-        whole = np.concatenate([vector, n_samples, text], axis=1)
+        whole = describe_answers(vector, counts.sum(axis=1), text)
         found.append(EndedOrders(correct, scores, whole, text.shape[1]))
     return found
 
@@ -282,9 +282,9 @@ def rank_answers(frontier: PriceFrontier, point: CurvePoint) -> RankedAnswers | 
         fold[one.held_out] = f
         parts.append(_judge_fold(score, one, settings, group))
     place = np.argsort(np.concatenate([one.held_out for one in folds]), kind="stable")
-    rows = _orders_of(place, n_orders)
+    rows = rows_of_orders(place, n_orders)
     paces = [EndedOrders.join(one, rows) for one in zip(*parts, strict=True)]
-    ranking = fit_ranking(final, _orders_of(every, n_orders), group)
+    ranking = fit_ranking(final, rows_of_orders(every, n_orders), group)
     return RankedAnswers(tuple(paces), fold, score.group, ranking, tuple(prices))
 
 
@@ -299,14 +299,9 @@ def _judge_fold(
     prices = [fold.price_at(setting) for setting in settings]
     ends = replay_ends(experiment, fitted, prices, experiment.sample_cost(train))
     n_orders = len(group) // n_questions
-    ranking = fit_ranking(ends, _orders_of(train, n_orders), group)
-    held_out = _orders_of(fold.held_out, n_orders)
+    ranking = fit_ranking(ends, rows_of_orders(train, n_orders), group)
+    held_out = rows_of_orders(fold.held_out, n_orders)
     return [one.judge(ranking, held_out) for one in ends]
-
-
-def _orders_of(questions: IntArray, n_orders: int) -> IntArray:
-    """Return the rows of all orders of questions."""
-    return (questions[:, None] * n_orders + np.arange(n_orders)).ravel()
 
 
 def measure_calibration(chance: FloatArray, correct: FloatArray) -> float:

@@ -272,10 +272,11 @@ class Account:
         costs.append(decision.cost)
         self.metrics.set_mean("request_cost_mean", model, costs)
         baseline, distance = virtual.bundle.baseline, None
-        if baseline is not None and decision.features.size:
+        is_known = decision.question_source != "none" and decision.features.size > 0
+        if baseline is not None and is_known:
             distance = float(baseline.measure_drift(decision.features[None, :])[0])
         engine.fallback.watch(decision, distance)
-        if baseline is None or distance is None or decision.question_source == "none":
+        if baseline is None or distance is None:
             return
         distances = self._feature_distances.setdefault(model, deque(maxlen=WINDOW))
         distances.append(distance)

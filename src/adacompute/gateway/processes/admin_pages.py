@@ -104,9 +104,10 @@ async def _list_fallbacks(
         found = await read_fallbacks(register, config.models)
         if is_reset:
             await reset_fallbacks(register, found)
-        await register.close()
     except RegisterError as error:
         return Page(UNAVAILABLE, {"error": str(error)})
+    finally:
+        await register.close()
     return Page(
         OK, {"reset" if is_reset else "fallbacks": {n: asdict(s) for n, s in found.items()}}
     )

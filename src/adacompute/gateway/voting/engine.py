@@ -94,7 +94,7 @@ class Engine:
         """Open a request; one whose policy fails is opened as today, if that is its fallback."""
         try:
             return await self._begin(request, client)
-        except BaseException as error:
+        except Exception as error:
             if self.fallback.covers(error):
                 question = replace(self._questions.find(request.prompt), features=NO_FEATURES)
                 return self.open(request, question, client)
@@ -169,7 +169,7 @@ class Engine:
         session.ask()
         return session
 
-    def _begins_again(self, decision: Decision, error: BaseException) -> bool:
+    def _begins_again(self, decision: Decision, error: Exception) -> bool:
         """Whether the policy failed and today's answer is the fallback; then begin it."""
         today, before = self.virtual.as_today, decision.session
         if decision.is_today or today is None or not self.fallback.covers(error):
@@ -238,7 +238,7 @@ class Engine:
             return False
         try:
             return all(session.planned_after([answer]) is None for answer in (0, -1))
-        except BaseException as error:
+        except Exception as error:
             if self._begins_again(decision, error):
                 return False
             raise
@@ -250,7 +250,7 @@ class Engine:
         start = time.perf_counter()
         try:
             return await self._run(model, decision, remaining_s)
-        except BaseException as error:
+        except Exception as error:
             if self._begins_again(decision, error):
                 remaining_s -= time.perf_counter() - start
                 return await self._run(model, decision, remaining_s)
@@ -293,7 +293,7 @@ class Engine:
         parsed = await self.grading.parse(decision.session, sample)
         try:
             self._record_parsed(decision, parsed, sample)
-        except BaseException as error:
+        except Exception as error:
             if self._begins_again(decision, error):
                 self._record_parsed(decision, parsed, sample)
                 return

@@ -73,9 +73,9 @@ class Fallback:
         """Why requests are answered as today now; None if the policy decides."""
         return (self._found or self._state).reason
 
-    def covers(self, error: BaseException) -> bool:
+    def covers(self, error: Exception) -> bool:
         """Whether an error is the policy's, so that the request is to be answered as today."""
-        if not self.is_on or not isinstance(error, Exception) or isinstance(error, NOT_OF_POLICY):
+        if not self.is_on or isinstance(error, NOT_OF_POLICY):
             return False
         self._begin(ERROR, f"the policy failed: {type(error).__name__}: {error}")
         return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from adacompute.policies.spec import read_number, read_numbers
 
 if TYPE_CHECKING:
-    from adacompute.core.types import Float32Array, FloatArray
+    from adacompute.core.types import Float32Array, FloatArray, IntArray
 
 MIN_STD = 1e-3
 """Standard deviation of a feature up to which it is constant."""
@@ -42,6 +43,13 @@ class Baseline:
     cell_cost: tuple[tuple[float, ...], ...] = ()
     distance: float = 1.0
 
+    @cached_property
+    def _varying(self) -> tuple[IntArray, Float32Array, Float32Array]:
+        """The places of the features that vary, with their means and standard deviations."""
+        mean, std = (np.asarray(one, np.float32) for one in (self.feature_mean, self.feature_std))
+        varies = np.flatnonzero(std > MIN_STD)
+        return varies, mean[varies], std[varies]
+
     def measure_drift(self, features: Float32Array) -> FloatArray:
         """Return how far questions are from the training questions, (N,); these have 1 on average.
 
@@ -49,11 +57,10 @@ class Baseline:
         of the training questions. It is limited in each feature and in all: many features are of
         rare words, and one of those would outweigh all others.
         """
-        mean, std = (np.asarray(one, np.float32) for one in (self.feature_mean, self.feature_std))
-        varies = std > MIN_STD
-        if not varies.any():
+        varies, mean, std = self._varying
+        if not len(mean):
             return np.ones(len(features))
-        squared = ((features[:, varies] - mean[varies]) / std[varies]) ** 2
+        squared = ((features[:, varies] - mean) / std) ** 2
         capped = np.minimum(squared, MAX_DRIFT).mean(axis=1, dtype=np.float64)
         return np.asarray(np.clip(1.0 + capped - self.distance, 0.0, MAX_DRIFT))
 

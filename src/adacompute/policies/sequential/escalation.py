@@ -10,13 +10,13 @@ It does not know how choices are found.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from adacompute.policies.correctness import describe_answers
 from adacompute.policies.policy import Policy, PreparedKind, SeenSamples, mixing_uniform
 from adacompute.policies.sequential.arm_samples import Grid
 from adacompute.policies.sequential.policy import Ends
@@ -131,7 +131,7 @@ class EscalatingPolicy(Policy):
             chance = chances.get((arm, n)) if sure else np.ones(shape[0])
             if chance is None:
                 chance = chances[arm, n] = self.judge.predict(
-                    add_count(samples.describe(counts).vector, counts)
+                    describe_answers(samples.describe(counts).vector, n)
                 )
             goes_on = chance < sure
             ends = grid.find(counts), grid.find(count_samples(len(self.arms), arm, n, later))
@@ -147,8 +147,3 @@ class EscalatingPolicy(Policy):
 def count_samples(n_arms: int, arm: int, n_samples: int, later: int | None = None) -> list[int]:
     """Return the samples of each arm: so many of one arm, and one of a later arm."""
     return [n_samples * (one == arm) + (one == later) for one in range(n_arms)]
-
-
-def add_count(vector: FloatArray, counts: list[int]) -> FloatArray:
-    """Return descriptions of votes, (M, F), with the number of samples, as a judge sees them."""
-    return np.column_stack([vector, np.full(len(vector), math.log1p(sum(counts)))])
