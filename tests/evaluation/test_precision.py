@@ -82,6 +82,25 @@ def test_a_smaller_precision_holds_for_more_answers() -> None:
     assert shares[0] > shares[-1]
 
 
+def test_a_share_must_pass_at_every_price_and_is_corrected_for_shares_alone() -> None:
+    score = np.arange(400, dtype=float)
+    surest = score >= 360
+    group, fold = np.arange(400, dtype=np.uint64), np.arange(400) % 5
+
+    def find(n_right: list[int], target: float) -> Precision:
+        paces = [
+            EndedOrders((score >= 400 - n).astype(float), {LEARNED: score}, np.empty((400, 0)))
+            for n in n_right
+        ]
+        ranked = RankedAnswers(tuple(paces), fold, group, RANKING, (1.0, 2.0, 0.5))
+        return find_precision(ranked, target, confidence=0.95)
+
+    at_limit = (0.05 / 10) ** (1 / surest.sum())  # 40 of 40 right have p = 0.005
+    assert find([40, 40, 40], at_limit - 0.002).share == 0.1
+    assert find([40, 40, 40], at_limit + 0.002).share is None
+    assert find([40, 40, 36], at_limit - 0.002).share is None
+
+
 def test_nothing_is_guaranteed_by_scores_that_say_nothing() -> None:
     found = find_precision(rank(2000, signal=0.0), 0.55, confidence=0.95)
     assert (found.share, found.threshold, found.questions_needed) == (None, None, None)

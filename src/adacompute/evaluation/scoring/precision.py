@@ -2,10 +2,10 @@
 
 Candidates are fixed shares of the questions, those with the highest probability at the delivered
 price. The lowest probability of each is a threshold. At every pace, the answers above it are tested
-by an exact binomial test, on one order of each independent question, and Holm's correction covers
-all tests. A share is guaranteed if it passes at every pace. The answers were judged by models of
-other questions than theirs, and the delivered model is fitted to all: the guarantee is for
-questions like these, and not for a single one.
+by an exact binomial test, on one order of each independent question. A share is guaranteed if it
+passes at every pace, so its p value is the largest of them, and Holm's correction covers the
+shares. The answers were judged by models of other questions than theirs, and the delivered model is
+fitted to all: the guarantee is for questions like these, and not for a single one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def find_precision(
         for right, kept in zip(rights, above, strict=True)
     ]
     p_values = np.array([[binomial_tail(*one, target) for one in row] for row in results])
-    passed = reject(p_values.ravel(), 1 - confidence).reshape(p_values.shape).all(axis=0)
+    passed = reject(p_values.max(axis=0), 1 - confidence)
     if not passed.any():
         needed = _count_needed(results[0], n_questions, target, confidence)
         return Precision(target, confidence, n_questions, questions_needed=needed)
@@ -147,7 +147,7 @@ def _count_needed(
     results: list[tuple[int, int]], n_questions: int, target: float, confidence: float
 ) -> int | None:
     """Return about how many questions would show some share, if its answers stay as they are."""
-    quantile = NormalDist().inv_cdf(1 - (1 - confidence) / (3 * len(SHARES)))
+    quantile = NormalDist().inv_cdf(1 - (1 - confidence) / len(SHARES))
     needed = []
     for right, size in results:
         gap = right / size - target
