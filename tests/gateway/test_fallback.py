@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
@@ -20,6 +21,12 @@ from adacompute.core.errors import ConfigError
 from adacompute.core.types import IntArray, make_levels
 from adacompute.gateway.app import build
 from adacompute.gateway.settings.config import make_config
+from adacompute.gateway.voting.fallback import (
+    FALLBACK,
+    FallbackState,
+    read_fallbacks,
+    reset_fallbacks,
+)
 from adacompute.gateway.voting.model_loading import make_model
 from adacompute.policies.bundles.baseline import Baseline
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
@@ -29,6 +36,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.sequential.description import VOTE_SHARE, width
 from adacompute.policies.uniform import FixedRule
+from adacompute.spending.registers import update
 from adacompute.stages.spend import sum_spend
 from adacompute.storage.decisions import read_decisions
 from test_support import gateways
@@ -234,6 +242,40 @@ def test_all_workers_follow_it_until_it_is_reset(
         wait_until(lambda: not any(ask(port)[1] for _ in range(20)))
         shown = gateways.send(admin, "GET", "/admin/fallbacks", headers=ADMIN)
         assert json.loads(shown.body) == {"fallbacks": {}}
+
+
+@pytest.mark.parametrize("value", ["{}", "[1]", "not json", '{"reason": 1, "later": 2}'])
+def test_a_state_that_cannot_be_read_is_shown_until_it_is_reset(
+    tmp_path: Path, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_config({"base_url": "http://127.0.0.1:1", "state_directory": str(tmp_path)})
+    names = ["virtual"]
+
+    async def store() -> None:
+        register = config.open_register()
+        await update(register, FALLBACK + "virtual", lambda _: (value, None))
+        await register.close()
+
+    async def reset() -> list[dict[str, FallbackState]]:
+        register = config.open_register()
+        shown = [await read_fallbacks(register, names)]
+        await reset_fallbacks(register, shown[0])
+        shown.append(await read_fallbacks(register, names))
+        await register.close()
+        return shown
+
+    asyncio.run(store())
+    with serving(tmp_path, make_bundle()) as (upstream, port):
+        upstream.answer(*map(reply, AGREED * 20))
+        assert not ask(port)[1]
+        assert "fallbacks are those of each process alone" in caplog.text
+        before, after = asyncio.run(reset())
+        assert "cannot be read" in before["virtual"].detail
+        assert after == {}
+        for _ in range(6):
+            grade(port, ask(port)[0], correct=False)
+        wait_until(lambda: ask(port)[1])
+    assert list(asyncio.run(reset())[0]) == names
 
 
 def test_a_fallback_needs_to_know_what_is_run_today(tmp_path: Path) -> None:

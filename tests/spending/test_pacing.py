@@ -144,7 +144,7 @@ def test_older_counters_of_another_replica_change_nothing() -> None:
 
 def test_the_state_is_numbers_that_survive_json() -> None:
     state, _, _ = run(PACER, PACER.start(TARGET), [scaled(1.3)] * 77)
-    assert PacingState(**json.loads(json.dumps(state.to_json()))) == state
+    assert PacingState.from_json(json.loads(json.dumps(state.to_json()))) == state
 
 
 def test_a_new_account_starts_at_the_counters_and_keeps_the_correction() -> None:

@@ -8,8 +8,9 @@ import random
 
 import pytest
 
+from adacompute.core.errors import DataError
 from adacompute.spending.pacing import Pacer, PriceCurve
-from adacompute.spending.registers import RegisterError
+from adacompute.spending.registers import RegisterError, update
 from adacompute.spending.shared_pacing import SharedPacer
 from test_support.memory_register import EMPTY, MemoryRegister
 
@@ -49,6 +50,16 @@ def test_replicas_hold_one_mean_together_while_the_questions_are_hard() -> None:
     mean = run(pacers, MemoryRegister(), 20_000, hardness=1.5)
     assert mean == pytest.approx(2.0, rel=0.01)
     assert {round(pacer.mean_cost, 1) for pacer in pacers} == {2.0}
+
+
+@pytest.mark.parametrize(
+    "value", ["{}", "null", "not json", '{"rows": {}, "state": {"spent": ""}}']
+)
+def test_a_value_of_another_form_is_an_error(value: str) -> None:
+    register = MemoryRegister()
+    asyncio.run(update(register, "mean", lambda _: (value, None)))
+    with pytest.raises(DataError, match="a shared pacer cannot be read"):
+        asyncio.run(make_pacer("a").exchange(register))
 
 
 def test_without_pacing_hard_questions_cost_more() -> None:

@@ -31,8 +31,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import accumulate
 
@@ -170,8 +170,14 @@ class PacingState:
         return self.spent - self.planned
 
     def to_json(self) -> dict[str, float]:
-        """Return the state as a dictionary of numbers: ``PacingState(**numbers)`` restores it."""
+        """Return the state as a dictionary of numbers."""
         return asdict(self)
+
+    @staticmethod
+    def from_json(numbers: Mapping[str, float]) -> PacingState:
+        """Build a state from a dictionary of numbers."""
+        settled, *others = (numbers[one.name] + 0 for one in fields(PacingState))
+        return PacingState(int(settled), *others)
 
 
 @dataclass(frozen=True)

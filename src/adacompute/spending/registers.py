@@ -9,11 +9,12 @@ implement it. It does not know what the values mean.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from adacompute.core.errors import AdaComputeError
+from adacompute.core.errors import AdaComputeError, DataError
 
 T = TypeVar("T")
 
@@ -92,6 +93,14 @@ class Register(Protocol):
     async def close(self) -> None:
         """Close connections."""
         ...
+
+
+def read_value(text: str, build: Callable[[Any], T], what: str) -> T:
+    """Build something from a value that others wrote; DataError if it is of another form."""
+    try:
+        return build(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as why:
+        raise DataError(f"{what} cannot be read: {why!r}") from None
 
 
 async def update(

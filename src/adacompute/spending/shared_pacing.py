@@ -13,9 +13,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from adacompute.spending.pacing import Counters, Pacer, PacingState
-from adacompute.spending.registers import Reading, Register, update
+from adacompute.spending.registers import Reading, Register, read_value, update
 
 HALF_LIFE = 2_000
 """Settled questions after which a delay that was seen counts half.
@@ -46,12 +47,13 @@ class _Shared:
 
     @staticmethod
     def from_json(text: str | None) -> _Shared:
-        if text is None:
-            return _Shared()
-        found = json.loads(text)
+        return _Shared() if text is None else read_value(text, _Shared._build, "a shared pacer")
+
+    @staticmethod
+    def _build(found: Any) -> _Shared:  # noqa: ANN401 - JSON of others
         rows = {name: (int(a), float(b), int(c)) for name, (a, b, c) in found["rows"].items()}
         state = found["state"]
-        state = None if state is None else PacingState(**state)
+        state = None if state is None else PacingState.from_json(state)
         return _Shared(rows, state, float(found["in_flight"]), float(found["unseen"]))
 
     def to_json(self) -> str:

@@ -13,8 +13,9 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
-from adacompute.core.errors import AdaComputeError, ConfigError
+from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.gateway.accounting.caps import SERVED, Caps
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import log
@@ -148,17 +149,20 @@ class Spending:
 
     async def _exchange(self) -> None:
         register = self._register
-        try:
-            for fallback in self._fallbacks:
-                await fallback.exchange(register)
-            if register is not None:
-                for pacer in [one for budgets in self._budgets for one in budgets.pacers]:
-                    await pacer.exchange(register)
-        except RegisterError as error:
-            if time.monotonic() - self._warned_at >= WARN_S:
-                self._warned_at = time.monotonic()
-                message = "mean costs and fallbacks are those of each process alone"
-                log(logging.WARNING, message, error=str(error))
+        exchanges = [partial(one.exchange, register) for one in self._fallbacks]
+        if register is not None:
+            pacers = [one for budgets in self._budgets for one in budgets.pacers]
+            exchanges += [partial(one.exchange, register) for one in pacers]
+        for exchange in exchanges:
+            try:
+                await exchange()
+            except (RegisterError, DataError) as error:
+                if time.monotonic() - self._warned_at >= WARN_S:
+                    self._warned_at = time.monotonic()
+                    message = "mean costs and fallbacks are those of each process alone"
+                    log(logging.WARNING, message, error=str(error))
+                if isinstance(error, RegisterError):
+                    break
         for fallback in self._fallbacks:
             is_begun = fallback.reason is not None
             self._metrics.set_gauge("fallback", fallback.model, float(is_begun))

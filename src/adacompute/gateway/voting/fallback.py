@@ -14,11 +14,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from adacompute.core.errors import GraderError, ModelError
+from adacompute.core.errors import DataError, GraderError, ModelError
 from adacompute.core.evidence import ENOUGH, RiseDetector, measure_evidence
 from adacompute.gateway.accounting.account import DRIFT_THRESHOLD
 from adacompute.gateway.connection.exchange import ClientDisconnected
@@ -28,7 +30,10 @@ from adacompute.gateway.settings.model_settings import TODAY
 from adacompute.gateway.voting.decision import Decision
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.policies.bundles.baseline import MAX_DRIFT
-from adacompute.spending.registers import Reading, Register, RegisterError, update
+from adacompute.spending.registers import Reading, Register, RegisterError, read_value, update
+
+FALLBACK = "fallback/"
+"""Prefix of a model's key in the register."""
 
 DRIFT, PRECISION, ERROR = "drift", "precision", "error"
 """Reasons of a fallback."""
@@ -54,6 +59,17 @@ class FallbackState:
     right: int = 0
     wrong: int = 0
     n_resets: int = 0
+
+    @staticmethod
+    def from_json(text: str) -> FallbackState:
+        """Read what is stored; DataError if it is of another form."""
+        return read_value(text, _build_state, "the state of a fallback")
+
+
+def _build_state(found: Any) -> FallbackState:  # noqa: ANN401 - JSON of others
+    reason, detail, since = found["reason"], str(found["detail"]), float(found["since"])
+    counts = (int(found[name]) for name in ("right", "wrong", "n_resets"))
+    return FallbackState(None if reason is None else str(reason), detail, since, *counts)
 
 
 class Fallback:
@@ -184,19 +200,25 @@ async def _change(
     """Change what processes share of a model; a register that lost it gets it again."""
 
     def change_text(reading: Reading) -> tuple[str | None, FallbackState]:
-        stored = None if reading.value is None else json.loads(reading.value)
-        changed = change(default if stored is None else FallbackState(**stored))
+        stored = None if reading.value is None else FallbackState.from_json(reading.value)
+        changed = change(default if stored is None else stored)
         is_new = stored is not None or changed != FallbackState()
         return json.dumps(asdict(changed)) if is_new else None, changed
 
-    return await update(register, f"fallback/{model}", change_text)
+    return await update(register, FALLBACK + model, change_text)
 
 
 async def read_fallbacks(register: Register, models: Iterable[str]) -> dict[str, FallbackState]:
-    """Return the models that answer as today, with why and since when."""
+    """Return the models that answer as today, with why and since when.
+
+    A state that cannot be read is among them, so that it can be reset.
+    """
     found: dict[str, FallbackState] = {}
     for model in models:
-        state = await _change(register, model, FallbackState(), lambda known: known)
+        try:
+            state = await _change(register, model, FallbackState(), lambda known: known)
+        except DataError as error:
+            state = FallbackState(ERROR, str(error))
         if state.reason is not None:
             found[model] = state
     return found
@@ -205,8 +227,11 @@ async def read_fallbacks(register: Register, models: Iterable[str]) -> dict[str,
 async def reset_fallbacks(register: Register, models: Iterable[str]) -> None:
     """Let the policies of models decide again; drift and grades count from now on."""
 
-    def reset(known: FallbackState) -> FallbackState:
-        return FallbackState(n_resets=known.n_resets + 1)
+    def reset(reading: Reading) -> tuple[str, None]:
+        known = FallbackState()
+        with suppress(DataError):
+            known = FallbackState.from_json(reading.value or "{}")
+        return json.dumps(asdict(FallbackState(n_resets=known.n_resets + 1))), None
 
     for model in models:
-        await _change(register, model, FallbackState(), reset)
+        await update(register, FALLBACK + model, reset)

@@ -21,9 +21,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Any, Literal
 
-from adacompute.core.errors import DataError
+from adacompute.spending.registers import read_value
 
 COPY_S = 1.5
 """Maximum age of a replica's copies of the accounts: it reads changes twice per second."""
@@ -223,12 +223,12 @@ def exchange(stored: CapAccount, request: LeaseRequest, *, now: float) -> LeaseR
 @lru_cache(maxsize=256)
 def _read_account(text: str) -> CapAccount:
     """Read an account; its text is often read several times in a row."""
-    try:
-        found = json.loads(text)
-        entries = {name: _read_entry(*numbers) for name, numbers in found["entries"].items()}
-        return CapAccount(entries, _read_amount(found["limit"]))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as why:
-        raise DataError(f"an account of a cap cannot be read: {why}") from None
+    return read_value(text, _build_account, "an account of a cap")
+
+
+def _build_account(found: Any) -> CapAccount:  # noqa: ANN401 - JSON of others
+    entries = {name: _read_entry(*numbers) for name, numbers in found["entries"].items()}
+    return CapAccount(entries, _read_amount(found["limit"]))
 
 
 def _read_entry(
