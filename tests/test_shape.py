@@ -90,9 +90,8 @@ def is_blind(handler: ast.ExceptHandler) -> bool:
     kind = ast.unparse(handler.type) if handler.type else ""
     last = handler.body[-1]
     is_raised_again = isinstance(last, ast.Raise) and last.exc is None
-    if kind == "" or re.search(r"\bException\b", kind):
-        return True
-    return "BaseException" in kind and not is_raised_again
+    is_wide = re.search(r"\b(Base)?Exception\b", kind) is not None
+    return kind == "" or (is_wide and not is_raised_again)
 
 
 def test_no_exception_is_caught_blindly_unless_it_is_raised_again() -> None:

@@ -1,4 +1,4 @@
-"""Guarantees on precision: exact tests, Holm's correction, and what is said."""
+"""Guarantees on precision: exact tests, the risk of all together, and what is said."""
 
 from __future__ import annotations
 
@@ -58,10 +58,29 @@ def test_the_binomial_tail_of_many_is_finite() -> None:
     assert binomial_tail(950_000, 1_000_000, 0.9) < 1e-300
 
 
-def test_holm_stops_at_the_first_that_it_keeps() -> None:
-    assert reject(np.array([0.02, 0.001, 0.03]), 0.05).tolist() == [True, True, True]
-    assert reject(np.array([0.03, 0.001, 0.02]), 0.05).tolist() == [True, True, True]
-    assert reject(np.array([0.026, 0.001, 0.03]), 0.05).tolist() == [False, True, False]
+def list_rejected(*p_values: float) -> list[int]:
+    padded = [*p_values, *[1.0] * (10 - len(p_values))]
+    return np.flatnonzero(reject(np.array(padded), 0.05)).tolist()
+
+
+def test_a_share_that_passes_hands_its_risk_on_to_the_next() -> None:
+    assert list_rejected(0.0125) == [0]
+    assert list_rejected(0.0126) == []
+    assert list_rejected(0.0125, 0.025, 0.025, 0.0375) == [0, 1, 2, 3]
+    assert list_rejected(0.0125, 0.025, 0.0251, 0.0125) == [0, 1, 3]
+    assert list_rejected(1.0, 1.0, 0.0, 0.0126) == []
+    assert list_rejected(*[0.0125] * 10) == list(range(10))
+    assert list_rejected(*[1.0] * 7, 0.01, 0.01, 0.0126) == [7, 8]
+
+
+def test_the_risk_of_all_together_is_kept() -> None:
+    rng = np.random.default_rng(0)
+    n_runs, n_wrong = 4000, 0
+    for _ in range(n_runs):  # nested tests of nothing
+        sums = np.cumsum(rng.normal(size=10)) / np.sqrt(np.arange(1, 11))
+        p_values = np.array([0.5 * math.erfc(one / math.sqrt(2)) for one in sums])
+        n_wrong += bool(reject(p_values, 0.05).any())
+    assert 0.02 < n_wrong / n_runs < 0.05 + 3 * math.sqrt(0.05 * 0.95 / n_runs)
 
 
 def test_the_surest_answers_are_guaranteed_where_they_are_right() -> None:
@@ -82,7 +101,7 @@ def test_a_smaller_precision_holds_for_more_answers() -> None:
     assert shares[0] > shares[-1]
 
 
-def test_a_share_must_pass_at_every_price_and_is_corrected_for_shares_alone() -> None:
+def test_a_share_must_pass_at_every_price_which_costs_no_risk() -> None:
     score = np.arange(400, dtype=float)
     surest = score >= 360
     group, fold = np.arange(400, dtype=np.uint64), np.arange(400) % 5
@@ -95,7 +114,7 @@ def test_a_share_must_pass_at_every_price_and_is_corrected_for_shares_alone() ->
         ranked = RankedAnswers(tuple(paces), fold, group, RANKING, (1.0, 2.0, 0.5))
         return find_precision(ranked, target, confidence=0.95)
 
-    at_limit = (0.05 / 10) ** (1 / surest.sum())  # 40 of 40 right have p = 0.005
+    at_limit = (0.05 / 4) ** (1 / surest.sum())  # 40 of 40 right have p = 0.0125
     assert find([40, 40, 40], at_limit - 0.002).share == 0.1
     assert find([40, 40, 40], at_limit + 0.002).share is None
     assert find([40, 40, 36], at_limit - 0.002).share is None

@@ -3,9 +3,10 @@
 Candidates are fixed shares of the questions, those with the highest probability at the delivered
 price. The lowest probability of each is a threshold. At every pace, the answers above it are tested
 by an exact binomial test, on one order of each independent question. A share is guaranteed if it
-passes at every pace, so its p value is the largest of them, and Holm's correction covers the
-shares. The answers were judged by models of other questions than theirs, and the delivered model is
-fitted to all: the guarantee is for questions like these, and not for a single one.
+passes at every pace, so its p value is the largest of them, and the fallback procedure (Wiens,
+2003) keeps the risk of all shares together. The answers were judged by models of other questions
+than theirs, and the delivered model is fitted to all: the guarantee is for questions like these,
+and not for a single one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from adacompute.evaluation.scoring.correctness import RankedAnswers
 
 HALF = 0.5
+
+STARTS = (0, 1, 3, 7)
+"""Places of the shares that have a part of the risk of their own, each twice the one before."""
 
 
 @dataclass(frozen=True)
@@ -123,16 +127,19 @@ def binomial_tail(right: int, size: int, chance: float) -> float:
 
 
 def reject(p_values: FloatArray, risk: float) -> BoolArray:
-    """Return which hypotheses Holm's procedure rejects, all together at a risk.
+    """Return which shares are not by chance, all together at a risk, by the fallback procedure.
 
-    >>> reject(np.array([0.01, 0.04, 0.03]), 0.05).tolist()
-    [True, False, False]
+    Those of ``STARTS`` are tested at equal parts of the risk. A share that passes hands on what it
+    was tested at to the next larger one.
+
+    >>> reject(np.array([0.01, 0.02, 0.02, 0.04] + [1.0] * 6), 0.05).tolist()[:4]
+    [True, True, True, False]
     """
-    order = np.argsort(p_values)
-    limit = risk / np.arange(len(order), 0, -1)
-    n_rejected = int(np.cumprod(p_values[order] <= limit).sum())
-    found = np.zeros(len(order), dtype=np.bool_)
-    found[order[:n_rejected]] = True
+    found, level = np.zeros(len(p_values), dtype=np.bool_), 0.0
+    for i, p_value in enumerate(p_values.tolist()):
+        level += risk / len(STARTS) if i in STARTS else 0.0
+        found[i] = level > 0 and p_value <= level
+        level *= found[i]
     return found
 
 
@@ -147,7 +154,7 @@ def _count_needed(
     results: list[tuple[int, int]], n_questions: int, target: float, confidence: float
 ) -> int | None:
     """Return about how many questions would show some share, if its answers stay as they are."""
-    quantile = NormalDist().inv_cdf(1 - (1 - confidence) / len(SHARES))
+    quantile = NormalDist().inv_cdf(1 - (1 - confidence) / len(STARTS))
     needed = []
     for right, size in results:
         gap = right / size - target
