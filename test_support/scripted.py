@@ -1,8 +1,8 @@
 """Scripted upstream: a server that sends prepared bytes and records the bytes it receives.
 
 Use it to test proxies: requests are recorded byte for byte, and replies are sent exactly as
-written, including invalid ones. It speaks HTTP/1.1 over real sockets and knows nothing of models.
-In a test:
+written, including invalid ones. It speaks HTTP/1.1 over real sockets, and the server knows nothing
+of models. In a test:
 
     with serve_scripted() as upstream:
         upstream.answer(ScriptedReply(429, [("Retry-After", "7")], [b'{"error": …}']))
@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from typing import Literal
 
 from adacompute.core.errors import ConfigError
 
-__all__ = ["ReceivedRequest", "ScriptedReply", "ScriptedServer", "serve_scripted"]
+__all__ = ["ReceivedRequest", "ScriptedReply", "ScriptedServer", "chat_reply", "serve_scripted"]
 
 Headers = Sequence[tuple[str, str]]
 
@@ -86,6 +87,18 @@ class ScriptedReply:
         lines = [f"HTTP/1.1 {self.status} {phrases.get(self.status, 'Unknown')}"]
         lines += [f"{name}: {value}" for name, value in headers]
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def chat_reply(*texts: str, tokens: int = 5, status: int = 200) -> ScriptedReply:
+    """Return a chat completion with a choice for each text."""
+    choices = [
+        {"index": i, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        for i, text in enumerate(texts)
+    ]
+    usage = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens}
+    document = {"id": "x", "object": "chat.completion", "choices": choices, "usage": usage}
+    headers = [("Content-Type", "application/json")]
+    return ScriptedReply(status, headers, [json.dumps(document).encode()])
 
 
 MakeReply = Callable[[ReceivedRequest], ScriptedReply]

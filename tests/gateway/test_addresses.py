@@ -25,7 +25,7 @@ from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fak
 from test_support.arm_policies import CAREFUL, QUICK, escalating_policy, save_arms
 from test_support.gateways import GatewayReply, fetch, free_port, send, serve_gateway
 from test_support.recorded_upstream import UpstreamProcess
-from test_support.scripted import ScriptedReply, ScriptedServer, serve_scripted
+from test_support.scripted import ScriptedReply, ScriptedServer, chat_reply, serve_scripted
 from test_support.spend import compare_spend
 
 for library in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
@@ -55,18 +55,12 @@ def ask(port: int, body: bytes, path: str = CHAT) -> GatewayReply:
     return send(port, "POST", path, headers=JSON, body=body)
 
 
-def reply(text: str, status: int = 200) -> ScriptedReply:
-    message = {"role": "assistant", "content": text}
-    document = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    return ScriptedReply(status, JSON, [json.dumps(document).encode()])
-
-
 @contextmanager
 def serve_scripted_servers(n: int) -> Iterator[list[ScriptedServer]]:
     with ExitStack() as stack:
         servers = [stack.enter_context(serve_scripted()) for _ in range(n)]
         for server in servers:
-            server.answer(reply("It is 4."))
+            server.answer(chat_reply("It is 4."))
         yield servers
 
 

@@ -30,7 +30,7 @@ from test_support.arm_policies import (
     uniform_policy,
 )
 from test_support.gateways import send, serve_scripted_gateway
-from test_support.scripted import ScriptedReply
+from test_support.scripted import chat_reply
 
 for library in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(library, reason="needs the extra 'serve'")
@@ -38,17 +38,11 @@ for library in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
 JSON = [("Content-Type", "application/json")]
 
 
-def reply(text: str) -> ScriptedReply:
-    message = {"role": "assistant", "content": text}
-    document = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    return ScriptedReply(200, JSON, [json.dumps(document).encode()])
-
-
 def test_each_arm_edits_the_request_and_nothing_else(tmp_path: Path) -> None:
     template = Template("{question}")
     path = save_arms(escalating_policy(), tmp_path / "b", arms=(QUICK, CAREFUL), template=template)
     with serve_scripted_gateway({"bundle": str(path), "budget": 2}) as (upstream, port):
-        upstream.answer(reply("It is 4."), reply("It is 5."))
+        upstream.answer(chat_reply("It is 4."), chat_reply("It is 5."))
         body = b'{"model":"virtual","messages":[{"role":"user","content":"2 + 2?"}],"user":"me"}'
         answered = send(port, "POST", "/v1/chat/completions", body=body)
         sent = [json.loads(one.body) for one in upstream.received]
@@ -68,7 +62,7 @@ def test_each_arm_edits_the_request_and_nothing_else(tmp_path: Path) -> None:
 def test_a_uniform_number_of_samples_of_an_arm_is_drawn_at_once(tmp_path: Path) -> None:
     path = save_arms(uniform_policy(3), tmp_path / "b", arms=(QUICK, CAREFUL))
     with serve_scripted_gateway({"bundle": str(path), "budget": 2}) as (upstream, port):
-        upstream.answer(*map(reply, ("It is 4.", "It is 5.", "It is 5.")))
+        upstream.answer(*map(chat_reply, ("It is 4.", "It is 5.", "It is 5.")))
         body = b'{"model":"virtual","messages":[{"role":"user","content":"2 + 2?"}]}'
         answered = send(port, "POST", "/v1/chat/completions", body=body)
         sent = [json.loads(one.body) for one in upstream.received]
@@ -81,7 +75,7 @@ def test_a_uniform_number_of_samples_of_an_arm_is_drawn_at_once(tmp_path: Path) 
 def test_question_is_found_in_the_prompt_of_an_arm(tmp_path: Path) -> None:
     path = save_arms(escalating_policy(), tmp_path / "b", arms=(QUICK, CAREFUL))
     with serve_scripted_gateway({"bundle": str(path), "budget": 2}) as (upstream, port):
-        upstream.answer(reply("It is 4."), reply("It is 5."))
+        upstream.answer(chat_reply("It is 4."), chat_reply("It is 5."))
         message = {"role": "user", "content": "Think step by step. 2 + 2?"}
         body = json.dumps({"model": "virtual", "messages": [message]}).encode()
         answered = send(port, "POST", "/v1/chat/completions", body=body)
@@ -130,7 +124,7 @@ def test_mixture_of_one_arm_draws_its_samples_at_once(tmp_path: Path) -> None:
     mixture = ArmMixture(("one",), ((0, 2),), PriceSchedule((0.1,)), equal_confidence(1), (1.0,))
     path = save_arms(mixture, tmp_path / "b")
     with serve_scripted_gateway({"bundle": str(path), "budget": 2}) as (upstream, port):
-        upstream.answer(reply("It is 4."))
+        upstream.answer(chat_reply("It is 4."))
         body = b'{"model":"virtual","messages":[{"role":"user","content":"2 + 2?"}]}'
         assert send(port, "POST", "/v1/chat/completions", body=body).status == 200
         assert [json.loads(one.body)["model"] for one in upstream.received] == ["real", "real"]

@@ -40,7 +40,7 @@ from adacompute.spending.registers import update
 from adacompute.stages.spend import sum_spend
 from adacompute.storage.decisions import read_decisions
 from test_support import gateways
-from test_support.scripted import ScriptedReply, ScriptedServer, serve_scripted
+from test_support.scripted import ScriptedReply, ScriptedServer, chat_reply, serve_scripted
 
 Launch = Callable[..., AbstractContextManager[int]]
 JSON = [("Content-Type", "application/json")]
@@ -83,14 +83,6 @@ def make_bundle(kind: type[RulePolicy] = RulePolicy, rule: type[FixedRule] = Fix
     policy = kind("test", make_levels((1, 3)), (rule(3),), PriceSchedule((PRICE,)))
     notes = {"calibration": {"today": TODAY, "precision": {"target": 0.9, "threshold": 0.8}}}
     return Bundle(policy, frontier=frontier, correctness=correctness, notes=notes)
-
-
-def reply(text: str) -> ScriptedReply:
-    message = {"role": "assistant", "content": text}
-    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-    usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
-    document = {"id": "x", "object": "chat.completion", "choices": choices, "usage": usage}
-    return ScriptedReply(200, JSON, [json.dumps(document).encode()])
 
 
 @contextmanager
@@ -140,7 +132,7 @@ def test_a_request_whose_policy_fails_is_answered_as_today(
 ) -> None:
     bundle = make_bundle(UnrememberedPolicy, FailingRule)
     with serving(tmp_path, bundle) as (upstream, port):
-        upstream.answer(*map(reply, AGREED * 9))
+        upstream.answer(*map(chat_reply, AGREED * 9))
         assert not ask(port)[1]
         monkeypatch.setattr(FailingRule, "fails", fails)
         assert ask(port)[1]
@@ -158,7 +150,7 @@ def test_without_a_fallback_the_policy_goes_on(
 ) -> None:
     bundle = make_bundle(UnrememberedPolicy, FailingRule)
     with serving(tmp_path, bundle, {"fallback": "none"}) as (upstream, port):
-        upstream.answer(*map(reply, AGREED * 3))
+        upstream.answer(*map(chat_reply, AGREED * 3))
         monkeypatch.setattr(FailingRule, "fails", "at first")
         assert send(port).status == 500
         monkeypatch.setattr(FailingRule, "fails", "")
@@ -169,15 +161,15 @@ def test_errors_that_are_not_of_the_policy_begin_no_fallback(tmp_path: Path) -> 
     with serving(tmp_path, make_bundle()) as (upstream, port):
         upstream.answer(ScriptedReply(500, JSON, [b"{}"]))
         assert send(port).status == 502
-        upstream.answer(*map(reply, AGREED))
+        upstream.answer(*map(chat_reply, AGREED))
         assert not ask(port)[1]
 
 
 def test_answers_that_become_less_likely_right_begin_it(tmp_path: Path) -> None:
     with serving(tmp_path, make_bundle()) as (upstream, port):
-        upstream.answer(*map(reply, AGREED * 100))
+        upstream.answer(*map(chat_reply, AGREED * 100))
         assert not any(ask(port)[1] for _ in range(100))
-        upstream.answer(*map(reply, SPLIT * 100))
+        upstream.answer(*map(chat_reply, SPLIT * 100))
         assert 3 < [ask(port)[1] for _ in range(60)].index(True) < 40
     reasons = read_decisions(tmp_path / "decisions", ("fallback",))["fallback"].to_pylist()
     assert set(reasons) == {None, "drift"}
@@ -186,11 +178,11 @@ def test_answers_that_become_less_likely_right_begin_it(tmp_path: Path) -> None:
 def test_samples_as_today_that_agree_less_begin_it(tmp_path: Path) -> None:
     bundle = replace(make_bundle(), correctness=None, baseline=Baseline((), (), 1.0, 0.0))
     with serving(tmp_path, bundle, {"today_share": 1.0}) as (upstream, port):
-        upstream.answer(*map(reply, AGREED * 40))
+        upstream.answer(*map(chat_reply, AGREED * 40))
         for _ in range(30):
             ask(port)
         assert 'adacompute_fallback{model="virtual"} 0.0' in scrape(port)
-        upstream.answer(*map(reply, SPLIT * 100))
+        upstream.answer(*map(chat_reply, SPLIT * 100))
         for _ in range(30):
             ask(port)
         wait_until(lambda: 'adacompute_fallback{model="virtual"} 1.0' in scrape(port))
@@ -207,12 +199,12 @@ def grade(port: int, number: str, *, correct: bool) -> None:
 
 def test_a_broken_guarantee_begins_it_and_a_restart_does_not_end_it(tmp_path: Path) -> None:
     with serving(tmp_path, make_bundle()) as (upstream, port):
-        upstream.answer(*map(reply, AGREED * 20))
+        upstream.answer(*map(chat_reply, AGREED * 20))
         for _ in range(6):
             grade(port, ask(port)[0], correct=False)
         wait_until(lambda: ask(port)[1])
     with serving(tmp_path, make_bundle()) as (upstream, port):
-        upstream.answer(*map(reply, AGREED * 2))
+        upstream.answer(*map(chat_reply, AGREED * 2))
         assert ask(port)[1]
 
 
@@ -227,7 +219,7 @@ def test_all_workers_follow_it_until_it_is_reset(
         'grader = "numeric"\nfallback = "today"\npacing = false\n'
     )
     with launch(workers=2, settings=settings) as port:
-        upstream.answer(*map(reply, AGREED * 1000))
+        upstream.answer(*map(chat_reply, AGREED * 1000))
         for _ in range(6):
             grade(port, ask(port)[0], correct=False)
         wait_until(lambda: all(ask(port)[1] for _ in range(20)))
@@ -266,7 +258,7 @@ def test_a_state_that_cannot_be_read_is_shown_until_it_is_reset(
 
     asyncio.run(store())
     with serving(tmp_path, make_bundle()) as (upstream, port):
-        upstream.answer(*map(reply, AGREED * 20))
+        upstream.answer(*map(chat_reply, AGREED * 20))
         assert not ask(port)[1]
         assert "fallbacks are those of each process alone" in caplog.text
         before, after = asyncio.run(reset())

@@ -18,7 +18,7 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from test_support import gateways
 from test_support.gateways import GatewayReply
-from test_support.scripted import ScriptedReply, ScriptedServer
+from test_support.scripted import ScriptedServer, chat_reply
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -40,16 +40,6 @@ def ask(port: int, model: str) -> GatewayReply:
     return gateways.send(port, "POST", "/v1/chat/completions", body=json.dumps(body).encode())
 
 
-def reply(text: str) -> ScriptedReply:
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text},
-        "finish_reason": "stop",
-    }
-    data = json.dumps({"choices": [choice], "usage": {"completion_tokens": 1}}).encode()
-    return ScriptedReply(200, [("Content-Type", "application/json")], [data])
-
-
 def answers(found: GatewayReply) -> list[str | None]:
     assert found.status == 200
     values: list[str | None] = json.loads(found.values("x-adacompute-debug")[0])["answers"]
@@ -65,14 +55,14 @@ def test_expressions_that_sympy_does_not_finish_hold_nobody(
         threads = []
         for number in range(4):
             first = f"{95 + number}^{{99!}}"
-            upstream.answer(reply(first), reply("y+1"))
+            upstream.answer(chat_reply(first), chat_reply("y+1"))
             thread = threading.Thread(target=lambda: hostile.append(answers(ask(port, "graded"))))
             thread.start()
             threads.append(thread)
             while len(upstream.received) < 2:
                 time.sleep(0.01)
             time.sleep(0.1)
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         slowest = 0.0
         for _ in range(20):
             begun = time.monotonic()
@@ -84,10 +74,10 @@ def test_expressions_that_sympy_does_not_finish_hold_nobody(
             thread.join(timeout=30)
         assert len(hostile) == 4
         assert all(values[1] is None for values in hostile)
-        upstream.answer(reply(r"\boxed{\frac{1}{2}}"), reply(r"\boxed{0.5}"))
+        upstream.answer(chat_reply(r"\boxed{\frac{1}{2}}"), chat_reply(r"\boxed{0.5}"))
         end = time.monotonic() + 40
         while time.monotonic() < end:
-            upstream.answer(reply(r"\boxed{\frac{1}{2}}"), reply(r"\boxed{0.5}"))
+            upstream.answer(chat_reply(r"\boxed{\frac{1}{2}}"), chat_reply(r"\boxed{0.5}"))
             if answers(ask(port, "graded")) == [r"\frac{1}{2}"] * 2:
                 break
             time.sleep(0.2)
@@ -102,7 +92,7 @@ def test_a_stalled_program_does_not_cost_every_request_its_time_limit(
 ) -> None:
     program = tmp_path / "stalled.py"
     program.write_text("import sys, time\nfor line in sys.stdin:\n    time.sleep(600)\n")
-    upstream.answer(reply("4"))
+    upstream.answer(chat_reply("4"))
     with launch(settings=MODEL.format(grader=f"cmd:{sys.executable} {program}")) as port:
         ask(port, "graded")
         begun = time.monotonic()
@@ -122,7 +112,7 @@ def test_a_grader_program_inherits_no_secret(
         f"open({str(note)!r}, 'w').write(str(dict(os.environ)))\n"
         "for line in sys.stdin:\n    print(json.dumps({'answer': '4'}), flush=True)\n"
     )
-    upstream.answer(reply("4"))
+    upstream.answer(chat_reply("4"))
     settings = 'allowed_hosts = ["${A_SECRET}"]\n' + MODEL
     settings = settings.replace("{grader}", f"cmd:{sys.executable} {program}")
     with launch(settings=settings, A_SECRET=secret, ANOTHER="inherited") as port:

@@ -20,7 +20,7 @@ from adacompute.policies.uniform import FixedRule
 from adacompute.stages.spend import sum_spend
 from adacompute.storage.decisions import read_decisions
 from test_support import gateways
-from test_support.scripted import ScriptedReply
+from test_support.scripted import ScriptedReply, chat_reply
 
 JSON = [("Content-Type", "application/json")]
 TODAY = {"wanted_samples": 4, "arm": None, "votes": "equal"}
@@ -38,10 +38,7 @@ def save(path: Path, today: dict[str, Any] | None) -> Path:
 
 def reply(number: int) -> ScriptedReply:
     """Return a reply with an answer of its own, so that no vote is decided early."""
-    message = {"role": "assistant", "content": f"It is {number}"}
-    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-    usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
-    return ScriptedReply(200, JSON, [json.dumps({"choices": choices, "usage": usage}).encode()])
+    return chat_reply(f"It is {number}")
 
 
 def ask_often(

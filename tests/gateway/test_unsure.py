@@ -31,7 +31,7 @@ from adacompute.stages.research.grade_log import grade_log
 from adacompute.storage.decisions import read_decisions
 from adacompute.storage.grades import Grade, append_grade, read_grades
 from test_support import gateways
-from test_support.scripted import ScriptedReply, ScriptedServer
+from test_support.scripted import ScriptedReply, ScriptedServer, chat_reply
 
 JSON = [("Content-Type", "application/json")]
 PRICE, QUESTION = 0.1, [{"role": "user", "content": "2 + 2?"}]
@@ -52,14 +52,6 @@ def save(
     policy = RulePolicy("test", make_levels((1, 3)), (FixedRule(3),), PriceSchedule((PRICE,)))
     save_bundle(Bundle(policy, frontier=frontier, correctness=correctness), path)
     return path
-
-
-def reply(text: str) -> ScriptedReply:
-    message = {"role": "assistant", "content": text}
-    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-    usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
-    document = {"id": "x", "object": "chat.completion", "choices": choices, "usage": usage}
-    return ScriptedReply(200, JSON, [json.dumps(document).encode()])
 
 
 def streamed(text: str) -> ScriptedReply:
@@ -106,7 +98,7 @@ def test_headers_say_how_likely_the_answer_is_right(
         upstream,
         port,
     ):
-        upstream.answer(*map(reply, texts))
+        upstream.answer(*map(chat_reply, texts))
         answer = ask(port, adacompute={"debug": True})
     assert answer.status == 200
     (chance,) = map(float, answer.values("x-adacompute-p-correct"))
@@ -122,7 +114,7 @@ def test_headers_say_how_likely_the_answer_is_right(
 
 def test_a_price_that_was_not_tested_is_not_judged(tmp_path: Path) -> None:
     with serving(save(tmp_path / "p", prices=(0.2, 0.4))) as (upstream, port):
-        upstream.answer(*map(reply, AGREED))
+        upstream.answer(*map(chat_reply, AGREED))
         answer = ask(port)
     assert answer.values("x-adacompute-sure") == ["not judged"]
 
@@ -132,7 +124,7 @@ def test_without_a_model_nothing_is_said(tmp_path: Path) -> None:
     document = json.loads((path / "bundle.json").read_text()) | {"correctness": None}
     (path / "bundle.json").write_text(json.dumps(document))
     with serving(path) as (upstream, port):
-        upstream.answer(*map(reply, AGREED))
+        upstream.answer(*map(chat_reply, AGREED))
         answer = ask(port)
     assert answer.values("x-adacompute-p-correct") == []
     assert answer.values("x-adacompute-sure") == []
@@ -141,7 +133,7 @@ def test_without_a_model_nothing_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_unsure_answers_are_refused_and_sure_ones_are_sent(tmp_path: Path, stream: bool) -> None:  # noqa: FBT001
     with serving(save(tmp_path / "p"), unsure="refuse") as (upstream, port), client_of(port) as c:
-        upstream.answer(*map(streamed if stream else reply, (*SPLIT, *AGREED)))
+        upstream.answer(*map(streamed if stream else chat_reply, (*SPLIT, *AGREED)))
         known: dict[str, Any] = {"model": "virtual", "messages": QUESTION}
         if stream:
             with pytest.raises(openai.APIError, match="not sure enough") as failure:
@@ -161,7 +153,7 @@ def test_a_refused_answer_is_charged_and_logged(tmp_path: Path) -> None:
     log = tmp_path / "state"
     options = {"state_directory": str(log), "decision_log": "answers", "unsure": "refuse"}
     with serving(save(tmp_path / "p"), **options) as (upstream, port):
-        upstream.answer(*map(reply, SPLIT))
+        upstream.answer(*map(chat_reply, SPLIT))
         assert ask(port).status == 422
         metrics = gateways.send(port, "GET", "/metrics").body.decode()
     (logged,) = read_decisions(log / "decisions").to_pylist()
@@ -171,14 +163,14 @@ def test_a_refused_answer_is_charged_and_logged(tmp_path: Path) -> None:
 
 def test_an_answer_that_nothing_could_parse_is_refused(tmp_path: Path) -> None:
     with serving(save(tmp_path / "p"), unsure="refuse") as (upstream, port):
-        upstream.answer(*map(reply, ("no", "number", "here")))
+        upstream.answer(*map(chat_reply, ("no", "number", "here")))
         answer = ask(port)
     assert (answer.status, json.loads(answer.body)["error"]["code"]) == (422, "not_sure")
 
 
 def test_shadow_mode_refuses_nothing(tmp_path: Path) -> None:
     with serving(save(tmp_path / "p"), unsure="refuse", shadow=True) as (upstream, port):
-        upstream.answer(reply("5"))
+        upstream.answer(chat_reply("5"))
         assert ask(port).status == 200
 
 
@@ -215,7 +207,7 @@ def test_feedback_is_counted_and_kept(tmp_path: Path) -> None:
     document["notes"] = {"calibration": {"precision": {"target": 0.9, "threshold": 0.8}}}
     (path / "bundle.json").write_text(json.dumps(document))
     with logging_to(tmp_path, path) as (upstream, port):
-        upstream.answer(*map(reply, (*AGREED, *AGREED)))
+        upstream.answer(*map(chat_reply, (*AGREED, *AGREED)))
         ids = [ask(port).values("x-adacompute-decision")[0] for _ in range(2)]
         right = grade(port, id=ids[0], answer="The answer is 4.00")
         wrong = grade(port, id=ids[1], correct=False)
@@ -277,7 +269,7 @@ def test_a_client_grades_only_its_own_requests(tmp_path: Path) -> None:
         for name in "ab"
     }
     with logging_to(tmp_path, save(tmp_path / "p"), client_keys=keys) as (upstream, port):
-        upstream.answer(*map(reply, AGREED))
+        upstream.answer(*map(chat_reply, AGREED))
         body = json.dumps({"model": "virtual", "messages": QUESTION}).encode()
         headers = [*JSON, ("Authorization", "Bearer a of the test, with enough characters")]
         made = gateways.send(port, "POST", "/v1/chat/completions", headers=headers, body=body)
@@ -317,7 +309,7 @@ def test_a_random_share_is_written_for_grading_and_its_grades_are_shown_apart(
 ) -> None:
     log = tmp_path / "decisions"
     with logging_to(tmp_path, save(tmp_path / "p"), grade_share=0.3) as (upstream, port):
-        upstream.answer(*map(reply, [text for _ in range(60) for text in SPLIT]))
+        upstream.answer(*map(chat_reply, [text for _ in range(60) for text in SPLIT]))
         ids = [ask(port).values("x-adacompute-decision")[0] for _ in range(60)]
         for number in ids[:30]:
             assert grade(port, id=number, correct=False).status == 202
@@ -352,7 +344,7 @@ def test_a_full_file_for_grading_costs_no_request(
 ) -> None:
     monkeypatch.setattr("adacompute.gateway.accounting.account.MAX_TO_GRADE_BYTES", 10)
     with logging_to(tmp_path, save(tmp_path / "p"), grade_share=1.0) as (upstream, port):
-        upstream.answer(*map(reply, AGREED))
+        upstream.answer(*map(chat_reply, AGREED))
         assert ask(port).status == 200
     assert (tmp_path / "decisions" / "to_grade.jsonl").read_bytes() == b""
 

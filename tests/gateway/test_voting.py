@@ -51,7 +51,7 @@ from adacompute.sampling.blocks import question_features
 from adacompute.stages.research.replay import decide_again, replay_log
 from adacompute.storage.decisions import DecisionLog, read_decisions
 from test_support import gateways, scripted
-from test_support.scripted import ScriptedReply, ScriptedServer
+from test_support.scripted import ScriptedReply, ScriptedServer, chat_reply
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 JSON = [("Content-Type", "application/json")]
@@ -68,16 +68,6 @@ def bundle(path: Path, *rules: Rule, template: Template | None = None) -> Path:
     policy = RulePolicy("test", make_levels((1, 2, 3, 4)), rules, PriceSchedule(prices))
     save_bundle(Bundle(policy, frontier=frontier, template=template), path)
     return path
-
-
-def reply(*texts: str, tokens: int = 5) -> ScriptedReply:
-    choices = [
-        {"index": i, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-        for i, text in enumerate(texts)
-    ]
-    usage = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens}
-    document = {"id": "x", "object": "chat.completion", "choices": choices, "usage": usage}
-    return ScriptedReply(200, JSON, [json.dumps(document).encode()])
 
 
 SLOW = ScriptedReply(200, JSON, [5.0, b"{}"])
@@ -145,7 +135,9 @@ def test_the_first_sample_of_the_winning_class_answers_and_all_usage_is_reported
     three: Path,
 ) -> None:
     with serving(three) as (upstream, port):
-        upstream.answer(reply("It is 5"), late(reply("= 4.0")), late(reply("The answer is 4")))
+        upstream.answer(
+            chat_reply("It is 5"), late(chat_reply("= 4.0")), late(chat_reply("The answer is 4"))
+        )
         answer = ask(port, temperature=0.7)
     # Draws count in the order in which they come; both 4s are one class.
     assert texts(answer) in {"= 4.0", "The answer is 4"}
@@ -164,7 +156,7 @@ def test_a_sample_sends_the_clients_body_with_the_model_replaced(three: Path) ->
     sent = b'{"model":"virtual@1",  "messages":[{"role":"user","content":"2+2"}], "top_p": 0.50,'
     sent += b' "seed": 9, "adacompute": {"budget": 1}}'
     with serving(three) as (upstream, port):
-        upstream.answer(*(reply(str(n)) for n in (4, 5, 6)))  # no vote is decided early
+        upstream.answer(*(chat_reply(str(n)) for n in (4, 5, 6)))  # no vote is decided early
         gateways.send(port, "POST", "/v1/chat/completions", body=sent)
     bodies = sorted(received.body for received in upstream.received)
     assert bodies == [
@@ -188,7 +180,7 @@ def test_a_request_may_set_its_own_budget(
 ) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1), FixedRule(2), FixedRule(3), FixedRule(4))
     with serving(policy, max_budget=4) as (upstream, port):
-        upstream.answer(*(reply(str(n)) for n in range(4)))
+        upstream.answer(*(chat_reply(str(n)) for n in range(4)))
         assert ask(port, **where).values("x-adacompute-samples") == [str(drawn)]
         assert len(upstream.received) == drawn
 
@@ -201,7 +193,7 @@ def test_a_vote_draws_no_more_samples_than_allowed(
     frontier = (FrontierPoint(1.0, 0.1, 1.0, 1.0, 1.0, 0.5, 0.4, 0.6, 1.0),)
     save_bundle(Bundle(policy, frontier=frontier), tmp_path / "p")
     with serving(tmp_path / "p", **settings) as (upstream, port):
-        upstream.answer(*(reply(str(n)) for n in range(70)))
+        upstream.answer(*(chat_reply(str(n)) for n in range(70)))
         assert ask(port).values("x-adacompute-samples") == [str(drawn)]
         assert len(upstream.received) == drawn
 
@@ -210,7 +202,7 @@ def test_a_sample_sends_the_clients_headers_and_query(three: Path) -> None:
     given = [("OpenAI-Organization", "org-1"), ("Authorization", "Bearer mine"), ("X-Trace", "t")]
     body = b'{"model": "virtual", "messages": [{"role": "user", "content": "2?"}]}'
     with serving(three) as (upstream, port):
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         path = "/v1/chat/completions?api-version=7&provider=mine"
         gateways.send(port, "POST", path, headers=[*JSON, *given], body=body)
     (received, *_) = upstream.received
@@ -223,7 +215,7 @@ def test_a_sample_sends_the_clients_headers_and_query(three: Path) -> None:
 def test_samples_send_no_idempotency_key(three: Path) -> None:
     names = ["Idempotency-Key", "X-Idempotency-Key"]
     with serving(three) as (upstream, port):
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         ask(port, headers=[(name, "k") for name in names])
     assert len(upstream.received) > 1  # the third may be cancelled: two equal votes decide
     assert not any(r.values(name.lower()) for r in upstream.received for name in names)
@@ -231,7 +223,7 @@ def test_samples_send_no_idempotency_key(three: Path) -> None:
 
 def test_samples_are_requested_without_compression(three: Path) -> None:
     with serving(three) as (upstream, port):
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         ask(port, headers=[("Accept-Encoding", "br, gzip")])
     asked_for = {one for r in upstream.received for one in r.values("accept-encoding")}
     assert asked_for == {"identity"}
@@ -248,7 +240,7 @@ def test_an_answer_has_the_headers_of_the_chosen_sample(three: Path) -> None:
     def numbered(number: int, text: str) -> ScriptedReply:
         own = [(name, value.format(number)) for name, value in TOLD.items()]
         odd = [("Set-Cookie", "a=1"), ("X-Request-Id", "a\x01b"), ("Keep-Alive", "5")]
-        packed = gzip.compress(reply(text).body)
+        packed = gzip.compress(chat_reply(text).body)
         return ScriptedReply(200, [*JSON, *own, *odd, ("Content-Encoding", "gzip")], [packed])
 
     with serving(three) as (upstream, port):
@@ -275,7 +267,7 @@ def test_a_budget_below_the_minimum_is_a_client_error(three: Path, budget: str) 
 def test_a_stopping_rule_stops_when_the_answers_agree(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", AdaptiveConsistencyRule(0.8, 4))
     with serving(policy) as (upstream, port):
-        upstream.answer(reply("4"), reply("4"), reply("5"))
+        upstream.answer(chat_reply("4"), chat_reply("4"), chat_reply("5"))
         answer = ask(port, adacompute={"debug": True})
     told = json.loads(answer.values("x-adacompute-debug")[0])
     assert told["answers"] == ["4"] * len(told["answers"])
@@ -288,7 +280,7 @@ def test_samples_that_cannot_change_the_answer_are_cancelled_and_charged_in_full
     policy = bundle(tmp_path / "p", FixedRule(3))
     slow = ScriptedReply(200, JSON, [3.0, b"{}"])
     with serving(policy) as (upstream, port):
-        upstream.answer(reply("4"), reply("4"), slow)
+        upstream.answer(chat_reply("4"), chat_reply("4"), slow)
         begun = time.monotonic()
         answer = ask(port, max_tokens=100)
         assert time.monotonic() - begun < 2.0
@@ -301,7 +293,7 @@ def test_samples_that_cannot_change_the_answer_are_cancelled_and_charged_in_full
 
 def test_a_failed_sample_leaves_the_others_usable(three: Path) -> None:
     with serving(three) as (upstream, port):
-        upstream.answer(reply("4"), ScriptedReply(500, JSON, [b"{}"]), reply("5"))
+        upstream.answer(chat_reply("4"), ScriptedReply(500, JSON, [b"{}"]), chat_reply("5"))
         answer = ask(port, adacompute={"debug": True})
     assert texts(answer) in {"4", "5"}
     assert json.loads(answer.values("x-adacompute-debug")[0])["incomplete"]
@@ -382,7 +374,7 @@ def test_a_waiting_client_gets_keepalive_comments(
     three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "KEEP_ALIVE_S", 0.1)
-    slow = reply("4")
+    slow = chat_reply("4")
     slow = ScriptedReply(200, EVENTS, [0.7, *stream("4").parts], framing="chunked")
     with serving(three) as (upstream, port):
         upstream.answer(slow)
@@ -404,7 +396,7 @@ def test_the_question_is_extracted_by_the_template(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1), template=form)
     messages = [dict(message) for message in form.render("2 + 2?").messages or ()]
     with serving(policy) as (upstream, port):
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         whole = ask(port, messages=messages, adacompute={"debug": True})
         other = ask(port, adacompute={"debug": True})
         none = ask(port, messages=[{"role": "system", "content": "2"}], adacompute={"debug": True})
@@ -418,10 +410,10 @@ def test_the_question_is_extracted_by_the_template(tmp_path: Path) -> None:
 def test_shadow_mode_answers_with_one_sample_and_logs_the_plan(three: Path, tmp_path: Path) -> None:
     log = {"state_directory": str(tmp_path), "decision_log": "answers"}
     with serving(three, shadow=True, **log) as (upstream, port):
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         answer = ask(port)
         assert len(upstream.received) == 1
-    assert answer.body == reply("4").body
+    assert answer.body == chat_reply("4").body
     (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert (row["shadow"], row["samples_used"], row["samples_planned"]) == (True, 1, 3)
 
@@ -431,7 +423,7 @@ def test_an_audit_samples_after_the_answer_within_its_share(tmp_path: Path) -> N
     log = {"state_directory": str(tmp_path), "decision_log": "answers"}
     share = {"audit_share": 1.0, "audit_max_share": 0.5}
     with serving(policy, **share, **log) as (upstream, port):
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         for _ in range(20):
             ask(port)
     rows = read_decisions(tmp_path / "decisions").to_pylist()
@@ -446,7 +438,7 @@ def log_of(policy: Path, place: Path, answers: Sequence[str], **options: Any) ->
     log = {"state_directory": str(place.parent), "decision_log": "answers"}
     with serving(policy, **log, **options) as (upstream, port):
         for answer in answers:
-            upstream.answer(reply(answer))
+            upstream.answer(chat_reply(answer))
             ask(port)
 
 
@@ -473,9 +465,9 @@ def test_a_replayed_log_gives_identical_decisions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("replies", "deadline_s", "n_samples"),
     [
-        ([reply("4"), SLOW, SLOW], 0.3, 1),  # the deadline ends the round
-        ([reply("4"), reply("4"), SLOW], None, 2),  # the third cannot change the answer
-        ([reply("4"), SERVER_ERROR, SERVER_ERROR], None, 1),  # two calls fail
+        ([chat_reply("4"), SLOW, SLOW], 0.3, 1),  # the deadline ends the round
+        ([chat_reply("4"), chat_reply("4"), SLOW], None, 2),  # the third cannot change the answer
+        ([chat_reply("4"), SERVER_ERROR, SERVER_ERROR], None, 1),  # two calls fail
     ],
 )
 def test_a_request_that_ended_early_is_replayed_as_it_was_served(
@@ -494,7 +486,7 @@ def test_a_request_that_ended_early_is_replayed_as_it_was_served(
     if is_audited:
         options |= {"audit_share": 1.0, "audit_max_share": 1.0}
     with serving(three, **options) as (upstream, port):
-        upstream.answer(*replies, reply("7"))
+        upstream.answer(*replies, chat_reply("7"))
         ask(port)
     (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert row["samples_used"] == n_samples
@@ -506,7 +498,7 @@ def test_a_request_whose_deadline_passes_between_rounds_is_incomplete(tmp_path: 
     policy = bundle(tmp_path / "p", AdaptiveConsistencyRule(0.99, 4))
     log = {"state_directory": str(tmp_path), "decision_log": "answers"}
     with serving(policy, deadline_s=0.2, **log) as (upstream, port):
-        upstream.answer(late(reply("4")))
+        upstream.answer(late(chat_reply("4")))
         ask(port)
     (row,) = read_decisions(tmp_path / "decisions").to_pylist()
     assert (row["samples_used"], row["incomplete"]) == (1, True)
@@ -564,7 +556,7 @@ def test_the_best_scored_sample_answers_if_none_can_be_parsed(three: Path, tmp_p
         serving(three, scorer=f"{scorer.base_url}/score", **log) as (upstream, port),
     ):
         scorer.answer(score(0.1), score(0.9), score(0.2))
-        upstream.answer(reply("none"), late(reply("no idea")))
+        upstream.answer(chat_reply("none"), late(chat_reply("no idea")))
         assert ask(port).status == 200
     best = json.loads(scorer.received[1].body)["text"]
     (row,) = read_decisions(tmp_path / "decisions").to_pylist()
@@ -579,7 +571,7 @@ def test_a_failing_scorer_does_not_fail_the_request(three: Path, tmp_path: Path)
         serving(three, scorer=f"{scorer.base_url}/score", **log) as (upstream, port),
     ):
         scorer.answer(score(0.1), ScriptedReply(500, JSON, [b'{"error": "out of memory"}']))
-        upstream.answer(reply("none"), late(reply("no idea")))
+        upstream.answer(chat_reply("none"), late(chat_reply("no idea")))
         answer = ask(port)
         seen = metrics(port)
     assert (answer.status, texts(answer)) == (200, "none")
@@ -646,7 +638,7 @@ def test_failures_are_counted_under_the_models_name(three: Path) -> None:
 
 def test_after_the_deadline_the_samples_so_far_answer(three: Path) -> None:
     with serving(three, deadline_s=0.3) as (upstream, port):
-        upstream.answer(reply("4"), SLOW)
+        upstream.answer(chat_reply("4"), SLOW)
         begun = time.monotonic()
         answer = ask(port, adacompute={"debug": True})
         assert 0.25 < time.monotonic() - begun < 3
@@ -671,7 +663,7 @@ def test_a_request_has_one_deadline_however_many_calls_it_makes(
 
 def test_shortly_before_its_deadline_a_request_is_answered_with_what_came(three: Path) -> None:
     with serving(three, timeout_s=2.0) as (upstream, port):
-        upstream.answer(reply("4"), SLOW)
+        upstream.answer(chat_reply("4"), SLOW)
         answer = ask(port)
     assert (answer.status, texts(answer)) == (200, "4")
 
@@ -693,11 +685,13 @@ def test_samples_not_parsed_before_the_deadline_are_drawn_again_for_the_audit(
     program.write_text(READS)
     audits = {"audit_max_share": 1.0, "state_directory": str(tmp_path)}
     with serving(three, audit_share=1e-12, **audits) as (upstream, port):
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         ask(port)  # so that three samples have been served
     options = {"deadline_s": 0.5, "audit_share": 1.0, "decision_log": "answers", **audits}
     with serving(three, grader=f"cmd:{sys.executable} {program}", **options) as (upstream, port):
-        upstream.answer(reply("4"), late(reply("slow")), late(reply("slow")), reply("4"))
+        upstream.answer(
+            chat_reply("4"), late(chat_reply("slow")), late(chat_reply("slow")), chat_reply("4")
+        )
         answer = ask(port)
     assert answer.values("x-adacompute-samples") == ["1"]
     (row,) = read_decisions(tmp_path / "decisions").to_pylist()
@@ -742,10 +736,10 @@ def test_requests_without_an_answer_are_counted_apart_in_a_replay(
         b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     )
     with serving(three, **log, token_prices=prices) as (upstream, port):
-        upstream.answer(reply("4"), reply("5"), reply("6"))
+        upstream.answer(chat_reply("4"), chat_reply("5"), chat_reply("6"))
         ask(port)
         before = value_of("cost_total", port)
-        upstream.answer(reply("4"), ScriptedReply(200, JSON, [5.0, b"{}"]))
+        upstream.answer(chat_reply("4"), ScriptedReply(200, JSON, [5.0, b"{}"]))
         with socket.create_connection(("127.0.0.1", port)) as plug:
             plug.sendall(head % len(body) + body)
             time.sleep(0.5)
@@ -771,7 +765,7 @@ def test_drift_is_shown_only_after_enough_requests(
     drifts = ("feature_drift{", "agreement_drift{")
     save_bundle(dataclasses.replace(own, baseline=Baseline((), (), 0.5, 0.0)), tmp_path / "p")
     with serving(tmp_path / "p") as (upstream, port):
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         for _ in range(2):
             ask(port)
         assert not any(name in metrics(port) for name in drifts)
@@ -796,7 +790,7 @@ def test_a_drift_beyond_the_threshold_is_logged_once_per_minute(
     baseline = Baseline((-1.0,) * n_known, (std or 0.0,) * n_known, 0.5, 0.0)
     save_bundle(dataclasses.replace(own, baseline=baseline), tmp_path / "p")
     with serving(tmp_path / "p") as (upstream, port):
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         for _ in range(6):
             ask(port)
         assert (0.5 <= value_of("feature_drift", port) <= 2) != is_logged
@@ -816,7 +810,7 @@ def test_a_live_stream_without_usage_is_charged_for_its_prompt(tmp_path: Path) -
 def test_a_header_that_is_sent_twice_is_not_lost(three: Path) -> None:
     given = [("OpenAI-Beta", "a=1"), ("OpenAI-Beta", "b=2"), ("Accept", "application/json")]
     with serving(three) as (upstream, port):
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         ask(port, headers=given)
         received = upstream.received[0]
     assert received.values("openai-beta") == ["a=1, b=2"]
@@ -833,7 +827,7 @@ def test_a_log_that_cannot_be_rotated_does_not_fail_the_request(
 
         patch.setattr(DecisionLog, "rotate", fail)
         patch.setattr(DecisionLog, "append", lambda *_: True)
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         assert ask(port).status == 200
 
 
@@ -874,7 +868,7 @@ def sample(
 
 def test_missing_choices_are_requested_one_by_one() -> None:
     with scripted.serve_scripted() as upstream:
-        upstream.answer(reply("4", "5"), reply("6"))
+        upstream.answer(chat_reply("4", "5"), chat_reply("6"))
         texts, model = sample(upstream, Capabilities(n="native"), 4)
     assert texts == ["4", "5", "6", "6"]
     assert [json.loads(one.body).get("n") for one in upstream.received] == [4, None, None]
@@ -889,14 +883,14 @@ def test_log_probabilities_are_requested_where_the_server_returns_them(
     asked: bool | None,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     with scripted.serve_scripted() as upstream:
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         sample(upstream, Capabilities(logprobs=known), 1, want_logprobs=True)
     assert json.loads(upstream.received[0].body).get("logprobs") is asked
 
 
 def draft_reply(text: str, p: float) -> ScriptedReply:
     """Return a sample of one token that has probability p, and another that has the rest."""
-    (whole,) = reply(text).parts
+    (whole,) = chat_reply(text).parts
     assert isinstance(whole, bytes)
     document = json.loads(whole)
     top = [{"token": t, "logprob": float(np.log(q))} for t, q in ((text, p), ("x", 1 - p))]
@@ -956,7 +950,7 @@ def test_samples_have_different_seeds_if_the_client_sets_one(
     seed: int | None, sent: list[int | None]
 ) -> None:
     with scripted.serve_scripted() as upstream:
-        upstream.answer(reply("4"))
+        upstream.answer(chat_reply("4"))
         sample(upstream, Capabilities(), 2, body={} if seed is None else {"seed": seed})
     found = [json.loads(one.body).get("seed") for one in upstream.received]
     assert sorted(found, key=str) == sorted(sent, key=str)
