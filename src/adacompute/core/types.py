@@ -86,6 +86,15 @@ def hash_strings(values: Sequence[str]) -> KeyArray:
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
 
 
+def replace_surrogates(text: str) -> str:
+    r"""Replace halves of surrogate pairs, which are no text and which no file can hold.
+
+    >>> replace_surrogates("5 \ud83d €")
+    '5 ? €'
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def hash_text(text: str) -> int:
     """Return a question's key from its text."""
     return hash_bytes(text.encode())

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from adacompute.core.errors import ConfigError
 from adacompute.core.signals import PREFIX
+from adacompute.core.types import replace_surrogates
 from adacompute.datasets.columns import QUESTION_COLUMNS, SAMPLE_COLUMNS
 from adacompute.datasets.records import parse_list
 
@@ -284,7 +285,7 @@ def _text_of(content: Any) -> str | None:  # noqa: ANN401 - any JSON
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         content = "\n".join(part for part in parts if isinstance(part, str))
-    return content.encode("utf-8", "replace").decode() if isinstance(content, str) else None
+    return replace_surrogates(content) if isinstance(content, str) else None
 
 
 def report(source: object, guesses: list[str], unused: Sequence[str]) -> None:

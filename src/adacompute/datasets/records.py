@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
 from adacompute.core.memory import check_json, check_memory, check_parquet
+from adacompute.core.types import replace_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -286,7 +287,7 @@ def first_line(error: Exception) -> str:
 def as_text(value: Any) -> str | None:  # noqa: ANN401 - any JSON
     """Return a string, or a number as a string, else None; lone surrogates become ``?``."""
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
+        return replace_surrogates(value)
     return None if as_number(value) is None else str(value)
 
 

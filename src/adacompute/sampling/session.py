@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.types import Float32Array, hash_text
+from adacompute.core.types import Float32Array, hash_text, replace_surrogates
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.messages import Sample
 from adacompute.policies.bundles.bundle import Bundle
@@ -134,8 +134,8 @@ class Session:
         if max_rounds is not None and max_rounds < 1:
             raise ConfigError(f"max_rounds must be 1 or more, not {max_rounds}")
         limit = bundle.max_rounds if max_rounds is None else max_rounds
-        if question is not None and not question.isascii():  # half of a surrogate pair is no text
-            question = question.encode("utf-8", "replace").decode()
+        if question is not None:
+            question = replace_surrogates(question)
         self.grader = find_grader(policy, grader)
         self.samples: list[Sample] = []
         self.values: list[str | None] = []

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from adacompute.core.types import replace_surrogates
+
 if TYPE_CHECKING:
     from adacompute.gateway.voting.decision import Decision, Outcome
     from adacompute.gateway.voting.engine import Engine
     from adacompute.models.model import CallUsage
-
-
-def _writable(text: str | None) -> str | None:
-    """Replace halves of surrogate pairs, which no file can hold."""
-    return None if text is None else text.encode("utf-8", "replace").decode()
 
 
 def sum_tokens(calls: Sequence[CallUsage]) -> dict[str, int]:
@@ -34,8 +31,8 @@ def describe_decision(
     session = decision.session
     samples = [
         {
-            "answer": _writable(value),
-            "completion": _writable(sample.text) if texts else None,
+            "answer": None if value is None else replace_surrogates(value),
+            "completion": replace_surrogates(sample.text) if texts else None,
             "completion_chars": len(sample.text),
             "completion_tokens": sample.completion_tokens,
             "mean_logprob": sample.mean_logprob,

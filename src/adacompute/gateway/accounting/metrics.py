@@ -118,7 +118,7 @@ GAUGES: Mapping[str, str] = {
     "negative if they cost less.",
     "budget": "Default budget, in the unit of the bundle.",
     "request_cost_mean": "Mean cost of the last 1000 requests, in the unit of the bundle.",
-    "feature_drift": "Mean squared distance of features from the training questions; 1 is none. "
+    "feature_drift": "How much farther questions are than the training questions; 1 is none. "
     "Absent before 200 requests.",
     "agreement_drift": "Agreement of two samples, relative to the training questions; 1 is none. "
     "Absent before 200 requests with two samples.",

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from adacompute.core.types import Float32Array
+from adacompute.core.types import Float32Array, replace_surrogates
 from adacompute.gateway.requests.chat_messages import last_user_text
 from adacompute.gateway.voting.decision import QuestionSource
 from adacompute.models.messages import Prompt
@@ -44,11 +44,11 @@ class QuestionReader:
         template, arms = self._bundle.template, self._bundle.arms
         extract = partial(find_question, arms) if template is None else template.extract_question
         if (found := extract(prompt)) is not None:
-            return Question(_without_surrogates(found), "template")
+            return Question(replace_surrogates(found), "template")
         if prompt.messages is not None and (text := last_user_text(prompt.messages)):
-            return Question(_without_surrogates(text), "message")
+            return Question(replace_surrogates(text), "message")
         if template is None and prompt.text:
-            return Question(_without_surrogates(prompt.text), "message")
+            return Question(replace_surrogates(prompt.text), "message")
         return Question(None, "none")
 
     async def read(self, prompt: Prompt) -> Question:
@@ -64,8 +64,3 @@ class QuestionReader:
             for one, features in zip(block, found, strict=True):
                 one.features = features[np.newaxis]
         return question
-
-
-def _without_surrogates(text: str) -> str:
-    """Replace halves of surrogate pairs, which are no text."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
