@@ -149,6 +149,27 @@ def test_unsure_answers_are_refused_and_sure_ones_are_sent(tmp_path: Path, strea
             assert "4" in (sent.choices[0].message.content or "")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("unsure", ["refuse", "refuse-with-answer"])
+def test_a_refused_answer_is_described_and_shown_only_if_configured(
+    tmp_path: Path,
+    unsure: str,
+    stream: bool,  # noqa: FBT001
+) -> None:
+    with serving(save(tmp_path / "p"), unsure=unsure) as (upstream, port), client_of(port) as c:
+        upstream.answer(*map(streamed if stream else chat_reply, SPLIT))
+        known: dict[str, Any] = {"model": "virtual", "messages": QUESTION}
+        with pytest.raises(openai.APIError) as failure:
+            list(c.chat.completions.create(**known, stream=stream))
+    assert isinstance(failure.value.body, dict)
+    refused = failure.value.body["refused"]
+    assert 0 < refused.pop("p_correct") < 0.8
+    assert len(refused.pop("decision")) > 10
+    if unsure == "refuse-with-answer":
+        assert refused.pop("answer") == refused.pop("completion") in SPLIT
+    assert refused == {}
+
+
 def test_a_refused_answer_is_charged_and_logged(tmp_path: Path) -> None:
     log = tmp_path / "state"
     options = {"state_directory": str(log), "decision_log": "answers", "unsure": "refuse"}

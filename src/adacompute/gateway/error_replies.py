@@ -121,6 +121,7 @@ async def send_error(
         case Forbidden():
             await send_rejection(exchange, 403, str(error), error.code, error.param)
         case NotSure():
+            exchange.error_fields = {"refused": error.refused}
             await send_rejection(exchange, 422, str(error), "not_sure")
         case BadRequest():
             await exchange.fail(400, str(error), "invalid_request_error", param=error.param)

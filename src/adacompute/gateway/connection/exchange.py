@@ -12,7 +12,7 @@ import io
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from functools import cached_property
 from typing import Any
 
@@ -127,6 +127,7 @@ class Exchange:
         self.max_samples = 1
         self.error_code: str | None = None
         self.error: str | None = None
+        self.error_fields: Mapping[str, Any] = {}
         self.failed_status = 0
         self.decision_id: str | None = None
         self.n_samples: int | None = None
@@ -305,7 +306,7 @@ class Exchange:
         """Send an error, as an event if a stream has begun; any other begun reply is cut off."""
         self.failed_status = status
         self.error = self.error or message
-        data = write_error(self.redact(message), kind, code=code, param=param)
+        data = write_error(self.redact(message), kind, code=code, param=param, **self.error_fields)
         if self.status == 0:
             await self.reply(status, [JSON, *headers], data)
         elif self._is_stream and not self._is_complete:

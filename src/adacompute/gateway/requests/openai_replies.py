@@ -129,10 +129,10 @@ def _dump(document: object) -> bytes:
 
 
 def write_error(
-    message: str, kind: str, *, code: str | None = None, param: str | None = None
+    message: str, kind: str, *, code: str | None = None, param: str | None = None, **fields: object
 ) -> bytes:
-    """Write an error in the format that OpenAI's clients parse."""
-    error = {"message": message, "type": kind, "param": param, "code": code}
+    """Write an error in the format that OpenAI's clients parse, with other fields as well."""
+    error = {"message": message, "type": kind, "param": param, "code": code, **fields}
     return _dump({"error": error})
 
 

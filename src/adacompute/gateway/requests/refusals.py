@@ -5,6 +5,9 @@ They carry the message for the client. It knows nothing of requests.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 MAX_SHOWN = 100
 """Characters of a client's text that a message repeats."""
 
@@ -26,7 +29,11 @@ class Forbidden(BadRequest):
 
 
 class NotSure(BadRequest):
-    """A request whose answer is not sure enough to be sent."""
+    """A request whose answer is not sure enough to be sent; ``refused`` is what is said of it."""
+
+    def __init__(self, message: str, refused: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 def show(value: object) -> str:

@@ -13,8 +13,8 @@ from adacompute.core.errors import ConfigError
 from adacompute.gateway.requests.answer_field import check_pointer
 from adacompute.gateway.settings.settings import as_table, check_positive
 
-FLAG, REFUSE = "flag", "refuse"
-UNSURE = (FLAG, REFUSE)
+FLAG, REFUSE, REFUSE_WITH_ANSWER = "flag", "refuse", "refuse-with-answer"
+UNSURE = (FLAG, REFUSE, REFUSE_WITH_ANSWER)
 """What to do with answers that are not sure."""
 
 NO_FALLBACK, TODAY = "none", "today"
@@ -57,8 +57,8 @@ class ModelConfig:
     """Start no round after this many seconds; cancel the rest when a sample has arrived."""
     unsure: str = FLAG
     """What an answer gets whose precision is not guaranteed: ``flag`` says so in a header,
-    ``refuse`` answers 422 in its place. It needs a bundle that was fitted with
-    ``--min-precision``."""
+    ``refuse`` answers 422 in its place, ``refuse-with-answer`` with the answer in a field of the
+    error. Both need a bundle that was fitted with ``--min-precision``."""
     today_share: float = 0.0
     """Share of requests that are answered as today: by as many equal votes as ``fit --today`` was
     given, in one round. Lower it step by step; ``spend`` shows what the others save."""

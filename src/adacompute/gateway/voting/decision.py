@@ -6,7 +6,7 @@ It is made by the engine and read by the account; it decides nothing itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array
@@ -110,3 +110,12 @@ class Outcome:
         """The reply that the sample came in."""
         found: SampledChoice = self.sample.raw
         return found
+
+    def describe_refused(self, *, with_answer: bool) -> dict[str, Any]:
+        """Return what the client learns of an answer that is not sent."""
+        known = {"decision": self.decision.id, "p_correct": self.decision.p_correct}
+        if not with_answer:
+            return known
+        chosen, values = self.decision.chosen, self.decision.session.values
+        answer = None if chosen < 0 else values[chosen]
+        return {**known, "answer": answer, "completion": self.sample.text}

@@ -19,7 +19,7 @@ from adacompute.core.signals import SCORE
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.model_settings import REFUSE, TODAY, ModelConfig
+from adacompute.gateway.settings.model_settings import FLAG, TODAY, ModelConfig
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.virtual_model import SampledModel, VirtualModel
 from adacompute.graders.grader import Grader, load_grader
@@ -177,7 +177,7 @@ def _check_calibration(given: ModelConfig, bundle: Bundle) -> None:
             f"rounds: run 'adacompute research calibrate --config max-rounds={given.max_rounds}'"
         )
     check_verdict(bundle, given.budget, path=given.bundle, is_accepted=given.accept_verdict)
-    if given.unsure == REFUSE:
+    if given.unsure != FLAG:
         check_precision(bundle, given.bundle)
 
 

@@ -35,7 +35,7 @@ from adacompute.gateway.requests.openai_replies import (
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.requests.refusals import NotSure
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.model_settings import REFUSE
+from adacompute.gateway.settings.model_settings import FLAG, REFUSE_WITH_ANSWER
 from adacompute.gateway.voting.decision import Decision, Outcome, is_among
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.request_model import RequestModel, at_pointer, write_length
@@ -186,7 +186,9 @@ class Voting:
             raise
         self._record(exchange, outcome)
         if not self._sends_at_once and decision.is_unsure:
-            raise NotSure(_describe_unsure(decision))
+            shows_answer = self.engine.virtual.unsure == REFUSE_WITH_ANSWER
+            refused = outcome.describe_refused(with_answer=shows_answer)
+            raise NotSure(_describe_unsure(decision), refused)
         return outcome
 
     async def _with_keepalive(
@@ -208,7 +210,7 @@ class Voting:
     @property
     def _sends_at_once(self) -> bool:
         """Whether an answer can be sent before it is known how sure it is."""
-        return self.engine.virtual.unsure != REFUSE
+        return self.engine.virtual.unsure == FLAG
 
     @property
     def counts_all(self) -> bool:
