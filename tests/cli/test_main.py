@@ -67,8 +67,13 @@ def capped(place: Path) -> Path:
         '[serve]\nbase_url = "http://127.0.0.1:9/v1"\nstate_directory = "."\n'
         '[[serve.caps]]\namount = 9\nunit = "samples"\nperiod = "all"\n'
     )
-    register = SqliteRegister(place / "accounts.sqlite")
-    asyncio.run(set_cap_spent(register, "total/samples/all", 5))
+
+    async def spend() -> None:
+        register = SqliteRegister(place / "accounts.sqlite")
+        await set_cap_spent(register, "total/samples/all", 5)
+        await register.close()
+
+    asyncio.run(spend())
     return config
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,8 @@ async def _list_fallbacks(
     except RegisterError as error:
         return Page(UNAVAILABLE, {"error": str(error)})
     finally:
-        await register.close()
+        with suppress(RegisterError):
+            await register.close()
     return Page(
         OK, {"reset" if is_reset else "fallbacks": {n: asdict(s) for n, s in found.items()}}
     )
