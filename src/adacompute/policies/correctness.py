@@ -69,8 +69,9 @@ def describe_answers(
     votes: FloatArray, n_samples: IntArray | int, text: FloatArray | None = None
 ) -> FloatArray:
     """Return what M answers are judged by: votes (M, F), numbers of samples, and text (M, T)."""
-    count = np.broadcast_to(np.log1p(n_samples), len(votes))
-    return np.column_stack([votes, count] if text is None else [votes, count, text])
+    count = np.empty((len(votes), 1))
+    count[:, 0] = np.log1p(n_samples)
+    return np.concatenate([votes, count] if text is None else [votes, count, text], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
