@@ -59,6 +59,20 @@ def test_lines_are_appended_while_others_are_judged(tmp_path: Path) -> None:
     assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == [1, 2, 3]
 
 
+def test_a_file_that_was_taken_away_does_not_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    append_line(path, {"number": 0}, MANY)
+
+    def take_away(_: bytes) -> bool:
+        path.rename(tmp_path / "taken.jsonl")
+        append_line(path, {"number": 1}, MANY)
+        return False
+
+    remove_lines(path, take_away)
+    assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == [1]
+    assert {one.name for one in tmp_path.iterdir()} == {"lines.jsonl", "taken.jsonl"}
+
+
 def test_a_full_file_takes_no_line(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     append_line(path, {"id": 1}, 20)

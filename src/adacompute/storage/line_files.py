@@ -31,9 +31,10 @@ def append_line(path: Path, record: Mapping[str, Any], max_bytes: int) -> None:
 
 
 def remove_lines(path: Path, is_removed: Callable[[bytes], bool]) -> None:
-    """Replace a file by one without some of its lines; one process at a time does so.
+    """Replace a file by one without some of its lines.
 
-    Lines are judged while others append; only what came last waits for the lock.
+    Lines are judged while others append; only what came last waits for the lock. A file that was
+    replaced or taken away meanwhile is left to those who did so.
     """
     temporary = path.with_suffix(".part")
     kept = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
@@ -41,7 +42,10 @@ def remove_lines(path: Path, is_removed: Callable[[bytes], bool]) -> None:
         while (line := lines.readline()).endswith(b"\n"):
             if not is_removed(line):
                 file.write(line)
-        with _locked(path):
+        with _locked(path) as descriptor:
+            if not os.path.samestat(os.fstat(descriptor), os.fstat(lines.fileno())):
+                temporary.unlink()
+                return
             lines.seek(-len(line), os.SEEK_CUR)
             file.writelines(line for line in lines if not is_removed(line))
             file.flush()
