@@ -90,7 +90,7 @@ def is_blind(handler: ast.ExceptHandler) -> bool:
     kind = ast.unparse(handler.type) if handler.type else ""
     last = handler.body[-1]
     is_raised_again = isinstance(last, ast.Raise) and last.exc is None
-    is_wide = re.search(r"\b(Base)?Exception\b", kind) is not None
+    is_wide = re.search(r"\bException\b|BaseException", kind) is not None
     return kind == "" or (is_wide and not is_raised_again)
 
 

@@ -56,7 +56,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "model_max_concurrency": (429, "too many requests for the model are in flight"),
     "model_requests_per_minute": (429, "too many requests for the model in a minute"),
     "too_many_connections": (429, "the address has 100 connections"),
-    "not_sure": (422, "the answer is not sure enough, and ``unsure`` is ``refuse``"),
+    "not_sure": (422, "the answer is not sure enough, and ``unsure`` refuses such answers"),
     "headers_too_large": (431, "the headers have more than 32 KiB, or are more than 100"),
     "url_too_long": (431, "the URL has more than 8 KiB"),
     "body_bytes_in_flight": (503, "bodies in flight are above eight times ``max_body_mb``"),
