@@ -23,6 +23,7 @@ from adacompute.core.types import (
     join_tables,
     make_levels,
     quantise_cost,
+    replace_surrogates,
     sum_cost,
     text_id,
 )
@@ -55,6 +56,13 @@ def test_levels_must_increase_from_one(samples: tuple[int, ...]) -> None:
 
 def test_an_id_is_the_hash_of_the_text() -> None:
     assert int(text_id("What is 7 + 6?"), 16) == hash_text("What is 7 + 6?") == 0x3A781A84D1980C8F
+
+
+@given(st.text(st.characters() | st.characters(categories=["Cs"])))
+def test_only_halves_of_surrogate_pairs_are_replaced(text: str) -> None:
+    halves = {chr(code) for code in range(0xD800, 0xE000)}
+    expected = "".join("?" if character in halves else character for character in text)
+    assert replace_surrogates(text) == expected
 
 
 @given(arrays(np.uint64, st.integers(0, 50), unique=True))
