@@ -2,8 +2,9 @@
 
 Formulas become MathML, which browsers draw by themselves: a page loads no script and nothing from
 elsewhere. The sidebar shows the pages of the section that is read, and the names of the others.
-Names may break after a dot, a slash or an underscore, and nowhere else. Lines of code continue on
-the next line where the screen is narrow, except those of tables that are drawn.
+Long names may break after a dot, a slash or an underscore, and nowhere else; short ones and options
+never. Lines of code continue on the next line where the screen is narrow, except those of tables
+that are drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ SECTION = re.compile(
     re.DOTALL,
 )
 DRAWN = re.compile(r"<pre>(?=[^<]*(?:<(?!/pre>)[^<]*)*[│┃])")
-NAME = re.compile(r'<span class="pre">[^<]*</span>')
+NAME = re.compile(r'<span class="pre">(?:[^<&]|&#?\w+;){13,}</span>')
+BLOCK = re.compile(r"<pre>.*?</pre>", re.DOTALL)
+OPTION = re.compile(r"(?<![\w&-])--[a-z][\w-]*(?![^<]*>)")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -71,4 +74,5 @@ def let_lines_break(
     body = NAME.sub(
         lambda name: re.sub(r"(?<=\w[._/])(?=\w)", "<wbr>", name[0]), context.get("body", "")
     )
+    body = BLOCK.sub(lambda block: OPTION.sub(r'<span class="pre">\g<0></span>', block[0]), body)
     context["body"] = DRAWN.sub('<pre class="drawn">', body)

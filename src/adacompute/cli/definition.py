@@ -96,10 +96,12 @@ class Command(click.Command):
 
 def format_help(text: str) -> str:
     """Return the help of a command; click keeps the lines of its examples."""
-    sentence, is_shown, examples = inspect.cleandoc(text).partition("\n\nadacompute ")
-    if not is_shown:
-        return sentence
-    return f"{sentence}\n\n\b\n{textwrap.indent(f'adacompute {examples}', '  ')}"
+    sentence, *more = inspect.cleandoc(text).split("\n\n")
+    shown = [
+        f"\b\n{textwrap.indent(one, '  ')}" if one.startswith("adacompute ") else one
+        for one in more
+    ]
+    return "\n\n".join([sentence, *shown])
 
 
 def _declare(kind: type[Any]) -> list[click.Option]:

@@ -184,7 +184,7 @@ class ProbeOptions(ServerOptions):
 class ServeOptions:
     """Run an OpenAI-compatible gateway that holds a mean budget.
 
-        adacompute serve --bundle policy --base-url URL --budget 2
+    adacompute serve --bundle policy --base-url URL --budget 2
 
     Without --base-url, the variable OPENAI_BASE_URL is read; the key of the server is in
     OPENAI_API_KEY. Every setting is in the configuration reference.
