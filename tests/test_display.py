@@ -52,8 +52,8 @@ def test_long_names_break_at_separators_and_drawn_tables_do_not() -> None:
 
 
 def test_short_values_and_options_are_not_broken() -> None:
-    value, block = '<span class="pre">&quot;127.0.0.1&quot;</span>', "<pre><b>fit</b> --today 5 a--b</pre>"
-    context = {"body": value + block}
+    value = '<span class="pre">&quot;127.0.0.1&quot;</span>'
+    context = {"body": f"{value}<pre><b>fit</b> --today 5 a--b</pre>"}
     display.let_lines_break(None, "", "", context, None)
     shown = '<pre><b>fit</b> <span class="pre">--today</span> 5 a--b</pre>'
     assert context["body"] == value + shown
