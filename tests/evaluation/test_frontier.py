@@ -13,6 +13,7 @@ from adacompute.evaluation.scoring.frontier import CalibrationSettings, PriceFro
 from adacompute.evaluation.scoring.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.scoring.verdict import calibrate
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint
+from test_support.arm_pools import make_arm_pool
 
 
 def frontier_of(experiment: Experiment, name: str, **settings: float) -> PriceFrontier:
@@ -42,6 +43,19 @@ def test_a_setting_gets_the_price_that_costs_as_much_in_training(frontier: Price
         assert cost == pytest.approx(setting, rel=5e-3)  # a question's orders change together
         rough = final_cost(frontier, frontier.rough_price(setting))
         assert rough == pytest.approx(setting, rel=0.05)
+
+
+def test_every_price_over_arms_costs_as_much_in_training() -> None:
+    # With few questions and two arms, many prices cost the same, and the next one much more.
+    pool = make_arm_pool(40, useless=True, large=1.6)
+    experiment = Experiment(pool, (1, 2), (2.0,), n_permutations=2)
+    frontier = frontier_of(experiment, "sequential")
+    cost = np.array([final_cost(frontier, price) for price in frontier.final.prices])
+    assert (np.diff(cost) == 0).any()
+    settings = np.geomspace(cost.min(), cost.max(), 40).tolist()
+    for setting in settings:
+        for price in (frontier.rough_price(setting), frontier.price_at(setting)):
+            assert final_cost(frontier, price) == pytest.approx(setting, rel=0.03)
 
 
 def test_prices_do_not_transfer_between_fits_but_training_costs_do(telling: Experiment) -> None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.evaluation import experiment as experiment_module
@@ -17,6 +19,7 @@ from adacompute.evaluation.scoring.held_out import (
     CurvePoint,
     FoldResult,
     HeldOutCurve,
+    interpolate,
     measure_difference,
     replay_splits,
     score_held_out,
@@ -31,6 +34,22 @@ SMOOTH = [name for name in POLICY_FACTORIES if name != "fixed"]
 def results(cost: list[list[float]], accuracy: list[list[float]]) -> ReplayResult:
     costs, none = np.array(cost), np.zeros(np.shape(cost))
     return ReplayResult(costs, np.array(accuracy), costs, costs, none, none)
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=12),
+    st.floats(0.5, 5.5),
+    st.sampled_from((0, 1)),
+)
+def test_the_value_at_a_cost_is_the_first_one_that_costs_it(
+    costs: list[int], wanted: float, is_whole: int
+) -> None:
+    cost, value = np.sort(costs).astype(np.float64), np.arange(len(costs), dtype=np.float64)
+    wanted = round(wanted) if is_whole else wanted
+    found = interpolate(wanted, cost, value, is_stepped=False)
+    expected = min(max(wanted, cost[0]), cost[-1])
+    assert np.interp(found, value, cost) == pytest.approx(expected)
+    assert np.interp(found - 1e-6, value, cost) < expected or found == 0
 
 
 def curve_of(

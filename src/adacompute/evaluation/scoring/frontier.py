@@ -70,9 +70,9 @@ class PriceFrontier:
     @cached_property
     def _final_prices(self) -> FloatArray:
         """Falling prices of the final policy; more where all are replayed at once."""
-        # A policy over arms has values for each of its prices and mixes them in between.
+        # A policy over arms was replayed at each of its prices, and is mixed in between.
         prices, policy = np.asarray(self.final.prices), self.final.policy
-        if policy.is_index_rule:
+        if policy.is_index_rule or policy.arms:
             return np.geomspace(prices[0], prices[-1], N_FINE_PRICES)
         return prices
 

@@ -62,9 +62,13 @@ def interpolate(wanted: float, cost: FloatArray, value: FloatArray, *, is_steppe
     """
     if is_stepped:
         return float(value[last_within(np.array(wanted), cost)])
-    # Where several settings cost the same, the cheapest one in training is enough.
-    known, first = np.unique(cost, return_index=True)
-    return float(np.interp(wanted, known, value[first]))
+    # Where several settings cost the same, the first one is enough for that cost, and the last one
+    # is where the next cost begins.
+    after = int(np.searchsorted(cost, min(wanted, cost[-1]) * (1 - ROUNDING)))
+    if after == 0 or cost[after] <= wanted * (1 + ROUNDING):
+        return float(value[after])
+    place = slice(after - 1, after + 1)
+    return float(np.interp(wanted, cost[place], value[place]))
 
 
 def split_folds(fold: IntArray) -> list[Split]:
@@ -196,12 +200,11 @@ class HeldOutCurve:
 
     def slope(self, cost: float) -> float:
         """Return the accuracy that one more unit of cost buys; 0 beyond the ends."""
-        known, first = np.unique(self.cost, return_index=True)
-        after = int(np.searchsorted(known, cost, side="right"))
-        if not 0 < after < len(known):
+        after = int(np.searchsorted(self.cost, cost, side="right"))
+        if not 0 < after < len(self.cost):
             return 0.0
-        low, high = first[after - 1], first[after]
-        return float((self.accuracy[high] - self.accuracy[low]) / (known[after] - known[after - 1]))
+        place = slice(after - 1, after + 1)
+        return float(np.diff(self.accuracy[place])[0] / np.diff(self.cost[place])[0])
 
 
 def score_held_out(
