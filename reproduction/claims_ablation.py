@@ -182,8 +182,8 @@ def judge_even_importance(data: ExhibitData) -> Judgement:
 def judge_top_features(data: ExhibitData) -> Judgement:
     """Judge how many of the paper's top features are among ours, by gain and by shuffling."""
     features: FeatureImportance = data["features"]
-    if not set(TOP_FEATURES) <= set(features.names):
-        raise NotMeasurable("the run has other features")
+    if missing := sorted(set(TOP_FEATURES) - set(features.names)):
+        raise NotMeasurable(f"the run does not record {', '.join(missing)}")
     counts = []
     for values in (features.gain, features.held_out):
         top = [features.names[f] for f in np.argsort(-values, kind="stable")[:5].tolist()]
