@@ -116,7 +116,7 @@ def _print_verdict(result: Result) -> None:
     print_sure(result)
     needed = {}
     if result["questions_needed"]:
-        needed["Questions that would decide it, about"] = result["questions_needed"]
+        needed["Questions that would decide the gain, about"] = result["questions_needed"]
     print_values(
         f"Calibrated {result['policy']}",
         {
