@@ -261,7 +261,7 @@ def test_a_state_that_cannot_be_read_is_shown_until_it_is_reset(
         upstream.answer(*map(chat_reply, AGREED * 20))
         assert not ask(port)[1]
         assert "fallbacks are those of each process alone" in caplog.text
-        assert vars(caplog.records[0])["fields"]["of"] == "virtual"
+        assert vars(caplog.records[0])["fields"]["key"] == "fallback/virtual"
         before, after = asyncio.run(reset())
         assert "cannot be read" in before["virtual"].detail
         assert after == {}

@@ -149,18 +149,18 @@ class Spending:
 
     async def _exchange(self) -> None:
         register = self._register
-        exchanges = [(one.model, partial(one.exchange, register)) for one in self._fallbacks]
+        exchanges = [(one.key, partial(one.exchange, register)) for one in self._fallbacks]
         if register is not None:
             pacers = [one for budgets in self._budgets for one in budgets.pacers]
             exchanges += [(one.key, partial(one.exchange, register)) for one in pacers]
-        for name, exchange in exchanges:
+        for key, exchange in exchanges:
             try:
                 await exchange()
             except (RegisterError, DataError) as error:
                 if time.monotonic() - self._warned_at >= WARN_S:
                     self._warned_at = time.monotonic()
                     message = "mean costs and fallbacks are those of each process alone"
-                    log(logging.WARNING, message, of=name, error=str(error))
+                    log(logging.WARNING, message, key=key, error=str(error))
                 if isinstance(error, RegisterError):
                     break
         for fallback in self._fallbacks:

@@ -77,6 +77,7 @@ class Fallback:
 
     def __init__(self, virtual: VirtualModel) -> None:
         self.model = virtual.name
+        self.key = FALLBACK + self.model
         self.is_on = virtual.fallback == TODAY and not virtual.shadow
         self._virtual = virtual
         self._state = FallbackState()
@@ -130,7 +131,7 @@ class Fallback:
         if register is None:
             merged = merge(self._state)
         else:
-            merged = await _change(register, self.model, self._state, merge)
+            merged = await _change(register, self.key, self._state, merge)
         self._new_right -= right
         self._new_wrong -= wrong
         if self._found is found:
@@ -193,7 +194,7 @@ def _expect_accuracy(virtual: VirtualModel) -> float | None:
 
 async def _change(
     register: Register,
-    model: str,
+    key: str,
     default: FallbackState,
     change: Callable[[FallbackState], FallbackState],
 ) -> FallbackState:
@@ -205,7 +206,7 @@ async def _change(
         is_new = stored is not None or changed != FallbackState()
         return json.dumps(asdict(changed)) if is_new else None, changed
 
-    return await update(register, FALLBACK + model, change_text)
+    return await update(register, key, change_text)
 
 
 async def read_fallbacks(register: Register, models: Iterable[str]) -> dict[str, FallbackState]:
@@ -216,7 +217,7 @@ async def read_fallbacks(register: Register, models: Iterable[str]) -> dict[str,
     found: dict[str, FallbackState] = {}
     for model in models:
         try:
-            state = await _change(register, model, FallbackState(), lambda known: known)
+            state = await _change(register, FALLBACK + model, FallbackState(), lambda known: known)
         except DataError as error:
             state = FallbackState(ERROR, str(error))
         if state.reason is not None:
