@@ -114,6 +114,17 @@ def test_a_budget_is_read_at_the_held_out_cost(fitted: FittedPolicy) -> None:
         assert curve.slope(cost) == 0.0
 
 
+def test_a_curve_goes_on_from_the_last_setting_of_the_same_cost(fitted: FittedPolicy) -> None:
+    curve = curve_of(
+        fitted,
+        training=[[1.0, 2.0, 3.0]] * 2,
+        cost=[[1.0, 1.0, 3.0]] * 2,
+        accuracy=[[0.1, 0.5, 0.9]] * 2,
+    )
+    assert curve.read(2.0).accuracy == pytest.approx(0.7)
+    assert curve.slope(2.0) == pytest.approx(0.2)
+
+
 def test_stepped_curve_is_read_at_the_last_step_within_the_budget(fitted: FittedPolicy) -> None:
     steps = [1.0, 2.0, 4.0]
     curve = curve_of(fitted, [steps] * 2, [steps] * 2, [[0.1, 0.2, 0.4]] * 2, is_stepped=True)
