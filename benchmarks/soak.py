@@ -1,9 +1,9 @@
 """Soak: whether the gateway's memory grows in hours of mixed traffic.
 
-``python -m benchmarks.soak run MINUTES.csv [--minutes 120]`` sends about fourteen requests per
-second, at random moments, to a gateway with two workers, a decision log and caps: voted, forwarded
-and streamed requests to chat completions, completions, responses and embeddings; broken ones,
-clients that hang up, a client whose cap is spent, and an upstream of which one call in twenty
+``python -m benchmarks.soak run MINUTES.csv [--minutes 120] [--rate 14]`` sends so many requests per
+second at random moments, to a gateway with two workers, a decision log and caps: voted, forwarded
+and streamed ones to chat completions, completions, responses and embeddings; broken ones, clients
+that hang up, a client whose cap is spent, and an upstream of which one call in twenty
 fails. Files rotate at 2 MB, so that two hours hold what takes days elsewhere. Each minute it writes
 the memory of the gateway's processes, their open files and their processor time into a table.
 
@@ -49,7 +49,7 @@ from test_support.gateways import (
     wait_for,
 )
 
-REQUESTS_PER_S, MINUTE_S = 14.0, 60.0
+MINUTE_S = 60.0
 SETTLED_MINUTES, BLOCK_MINUTES, HALF_HOUR = 15, 10, 30
 CLIENTS = {"alice": 40, "bob": 30, "carol": 20, "dan": 7, "spent": 2}
 """Share of each client in the requests; the cap of the last is reached at once."""
@@ -129,7 +129,7 @@ async def send(session: aiohttp.ClientSession, url: str, number: int) -> str:
     return str(reply.status)
 
 
-async def send_until(url: str, end: float, outcomes: Counter[str]) -> None:
+async def send_until(url: str, end: float, rate: float, outcomes: Counter[str]) -> None:
     """Send requests at random moments until a time, and count their outcomes."""
     rng, under_way, number = random.Random(0), set[asyncio.Task[None]](), 0  # noqa: S311
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
@@ -143,7 +143,7 @@ async def send_until(url: str, end: float, outcomes: Counter[str]) -> None:
             task = asyncio.create_task(count(number))
             under_way.add(task)
             task.add_done_callback(under_way.discard)
-            await asyncio.sleep(rng.expovariate(REQUESTS_PER_S))
+            await asyncio.sleep(rng.expovariate(rate))
         await asyncio.gather(*under_way)
 
 
@@ -205,25 +205,25 @@ def run_gateway(directory: Path, base_url: str) -> Iterator[tuple[int, int]]:
             gateway.wait(60)
 
 
-async def soak(pid: int, port: int, out: Path, minutes: int) -> Counter[str]:
+async def soak(pid: int, port: int, out: Path, minutes: int, rate: float) -> Counter[str]:
     """Send requests and watch the gateway meanwhile; return the outcomes."""
     outcomes: Counter[str] = Counter()
     end = time.monotonic() + minutes * MINUTE_S
     await asyncio.gather(
-        send_until(f"http://127.0.0.1:{port}/v1", end, outcomes),
+        send_until(f"http://127.0.0.1:{port}/v1", end, rate, outcomes),
         watch(pid, f"http://127.0.0.1:{port + 1}", out, minutes, outcomes),
     )
     return outcomes
 
 
-def run(out: Path, minutes: int) -> None:
+def run(out: Path, minutes: int, rate: float) -> None:
     """Run everything and print the outcomes and what the gateway left."""
     options = ["--completion-tokens", "50", "--vary-tokens", "true", "--fault-rates", FAULTS]
     options += ["--token-latency-s", "0.002"]
     with TemporaryDirectory() as name, start_upstream(0.02, *options) as base_url:
         directory = Path(name)
         with run_gateway(directory, base_url) as (pid, port):
-            outcomes = asyncio.run(soak(pid, port, out, minutes))
+            outcomes = asyncio.run(soak(pid, port, out, minutes, rate))
             metrics = fetch(f"http://127.0.0.1:{port + 1}/metrics")
         log = (directory / "gateway.log").read_text(errors="replace")
         files = [path for path in (directory / "state").rglob("*") if path.is_file()]
@@ -306,12 +306,13 @@ def main() -> None:
     running = commands.add_parser("run", help="send the requests and write a row per minute")
     running.add_argument("table", type=Path)
     running.add_argument("--minutes", type=int, default=120)
+    running.add_argument("--rate", type=float, default=14.0, help="requests per second")
     summing = commands.add_parser("summarise", help="print a table of minutes in short")
     summing.add_argument("table", type=Path)
     summing.add_argument("--figure", type=Path)
     given = parser.parse_args()
     if given.command == "run":
-        run(given.table, given.minutes)
+        run(given.table, given.minutes, given.rate)
     else:
         summarise(given.table, given.figure)
 
