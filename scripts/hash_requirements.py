@@ -20,7 +20,7 @@ PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28")
 PYTHON = "3.11"
 """Of the image; see `deploy/Dockerfile`."""
 
-EXTRAS = ("serve", "math", "otel")
+EXTRAS = ("serve", "math")
 FURTHER = "onnxruntime\n"
 """What the gateway needs beyond the extras, for bundles with learned models."""
 

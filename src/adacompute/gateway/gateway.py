@@ -20,7 +20,6 @@ from adacompute.core.errors import ModelTimeout
 from adacompute.gateway.accounting import feedback
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.accounting.spending import Spending
-from adacompute.gateway.accounting.tracing import Spans
 from adacompute.gateway.connection.bodies_in_flight import (
     BODIES_IN_FLIGHT,
     CLIENT_SHARE,
@@ -105,8 +104,7 @@ class Gateway:
         price_lists[NO_MODEL] = {}
         if config.token_prices is not None:
             price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
-        spans = Spans() if config.traces else None
-        self.account = Account(config, price_lists, spans)
+        self.account = Account(config, price_lists)
         self._engines: dict[str, Engine] = {}
         self._feedback = feedback.Feedback(config.decisions, self._engines, self.account.metrics)
         self._spending = Spending(config, tuple(models.values()), self.account.metrics, register)

@@ -1,1 +1,1 @@
-"""Accounting: what every call costs, the caps on it, and the metrics and traces of requests."""
+"""Accounting: what every call costs, the caps on it, and the metrics of requests."""

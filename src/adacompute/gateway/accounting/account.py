@@ -21,7 +21,6 @@ from adacompute.gateway.accounting.call_log import CallLog, CallOrigin, CallReco
 from adacompute.gateway.accounting.decision_records import (
     describe_decision,
     describe_for_grading,
-    sum_tokens,
 )
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import LOG, log
@@ -33,7 +32,6 @@ from adacompute.storage.decisions import TO_GRADE
 from adacompute.storage.line_files import append_line
 
 if TYPE_CHECKING:
-    from adacompute.gateway.accounting.tracing import Spans
     from adacompute.gateway.connection.exchange import Exchange
     from adacompute.gateway.voting.decision import Decision, Outcome
     from adacompute.gateway.voting.engine import Engine
@@ -68,11 +66,9 @@ class Account:
         self,
         config: Config,
         price_lists: Mapping[str, TokenPriceList],
-        spans: Spans | None = None,
     ) -> None:
         self.metrics = Metrics()
         self.calls = CallLog(config.open_calls(), self.metrics, price_lists)
-        self._spans = spans
         self._log_texts = config.decision_log == TEXTS
         self._log = config.open_decisions()
         self._compacting: asyncio.Task[None] | None = None
@@ -193,9 +189,6 @@ class Account:
         self._show_drift(engine, decision)
         self._write(engine, decision, outcome.model)
         self._write_for_grading(engine, outcome)
-        if self._spans is not None:
-            tokens = sum_tokens(outcome.model.calls)
-            self._spans.record(decision, tokens, upstream_model=engine.virtual.model)
 
     def record_abandoned(self, engine: Engine, decision: Decision, model: RequestModel) -> None:
         """Record calls and samples of a request that got no answer, if it made any call."""
@@ -223,11 +216,9 @@ class Account:
         self._write(engine, decision, outcome.model)
 
     def close(self) -> None:
-        """Close the files, compact the log and send the last spans; this is slow."""
+        """Close the files and compact the log; this is slow."""
         self.metrics.flush()
         self.calls.close()
-        if self._spans is not None:
-            self._spans.close()
         if self._log is not None:
             _log_failure(self._log.rotate)
             _log_failure(self._log.compact)

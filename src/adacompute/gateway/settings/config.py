@@ -140,8 +140,6 @@ class Config:
     """Time to complete requests after that, before everything is stopped."""
     probe: bool = True
     """Find out at the start what the upstream supports."""
-    traces: bool = False
-    """Send OpenTelemetry traces; needs the extra ``otel``."""
     allowed_paths: Sequence[str] = ALLOWED_PATHS
     """Requests that clients may send (403). A path may end in ``*``; ``* /v1/*`` allows all."""
     allow_stored_responses: bool = False

@@ -64,7 +64,6 @@ class Decision:
     is_today: bool = False
     fallback: str | None = None
     scorer_error: str | None = None
-    traceparent: str | None = None
     client: str | None = None
     cost: float = 0.0
     pacer: SharedPacer | None = None

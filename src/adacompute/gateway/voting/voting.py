@@ -110,7 +110,6 @@ class Voting:
             error.advice = NEEDS_VOTES
             raise error
         decision = await self.engine.begin(request, exchange.client)
-        decision.traceparent = exchange.header("traceparent")
         decision.client, exchange.decision_id = exchange.client, decision.id
         try:
             await self._answer(exchange, request, decision)
