@@ -136,19 +136,6 @@ def test_stored_decisions_depend_on_the_price(variant: str) -> None:
     assert len({json.dumps(one) for one in stored}) > 1
 
 
-def test_replay_of_gateway_log_is_unchanged() -> None:
-    log = golden_sets.DATA / script.LOG
-    listed = differences(golden["gateway_log"], script.replay_gateway_log(log))
-    assert not listed, summarise(listed)
-
-
-def test_budgets_ten_percent_higher_change_replay_of_gateway_log() -> None:
-    budgets = [1.1 * budget for budget in script.LOG_BUDGETS]
-    raised = script.replay_gateway_log(golden_sets.DATA / script.LOG, budgets)
-    found = dict(zip(golden["gateway_log"], raised.values(), strict=True))
-    assert differences(golden["gateway_log"], found) != []
-
-
 def test_rounding_of_a_measure_is_no_difference() -> None:
     stored = {"budget 2": {"price": 0.1, "accuracy": 0.5}}
     assert differences(stored, {"budget 2": {"price": 0.1, "accuracy": 0.5 + 1e-10}}) == []

@@ -67,7 +67,7 @@ OPTIONS = {
 }
 """Options, choices and arguments: in the help of every command and in the documentation."""
 
-BUNDLE_COMMANDS = ("research calibrate", "serve", "research replay")
+BUNDLE_COMMANDS = ("research calibrate", "serve")
 """Commands that take a bundle as ``--bundle PATH``, not as ``--policy``."""
 
 SETTINGS = {
@@ -99,8 +99,8 @@ JSON_KEYS = {
     "operating_level": ("arm", ""),
     "shared": ("samples_per_call", ""),
     "deciding_s": ("decision_s", ""),
-    "decided": ("samples_used", "gateway storage stages/research/replay.py"),
-    "wanted": ("samples_planned", "gateway storage stages/research/replay.py"),
+    "decided": ("samples_used", "gateway storage"),
+    "wanted": ("samples_planned", "gateway storage"),
     "seconds": ("latency_s", "gateway storage"),
     "source": ("question_source", "gateway storage/decisions.py"),
     "low": (

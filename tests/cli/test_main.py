@@ -6,9 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,10 @@ import pytest
 import adacompute
 from adacompute.cli import main as cli
 from adacompute.cli.options import Setting, option_key
-from adacompute.features.text import FEATURE_SETS
 from adacompute.spending.caps.replica import set_cap_spent
 from adacompute.spending.sqlite_register import SqliteRegister
 from adacompute.stages.research import estimate as estimate_stage
 from adacompute.storage.calls import CallFile
-from adacompute.storage.decisions import DecisionLog
 
 Rows = list[dict[str, Any]]
 Call = Callable[..., Any]
@@ -40,16 +36,6 @@ EVALUATE = ("--budgets", "1.5,2", "--levels", "1,2", "--policies", "fixed,mixtur
 
 OFFLINE = [name for name in COMMANDS if name != "probe"]
 """Commands that need no server; tests/stages/test_collect.py runs the others against one."""
-
-
-@cache
-def logged() -> Path:
-    """Return a log of one audited decision."""
-    features = [0.0] * len(FEATURE_SETS["words"])
-    place = Path(tempfile.mkdtemp())
-    decision = {"id": "d", "time": 0.0, "key": 1, "features": features, "answers": [0] * 16}
-    DecisionLog(place).append({**decision, "samples_used": 1, "audit": True, "shadow": False})
-    return place
 
 
 def spent(place: Path) -> Path:
@@ -110,7 +96,6 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         "research calibrate": (trained[0], "--bundle", trained[1], "--budget", "1"),
         "evaluate": (run, *EVALUATE),
         "serve": ("--bundle", "example", "--base-url", upstream[1], "--budget", "2", "--check"),
-        "research replay": (logged(), "--bundle", "example", "--budget", "2"),
         "spend caps": (capped(place / "gateway"),),
         "batch": (
             *(batch_questions(place), "--bundle", "example", "--out", place / "batch"),

@@ -20,8 +20,6 @@ from adacompute.gateway.accounting import account
 from adacompute.gateway.settings.config import make_config
 from adacompute.policies.bundles.bundle import Bundle, load_bundle
 from adacompute.sampling.session import ParsedAnswer, Session
-from adacompute.stages.research.replay import decide_again, replay_log
-from adacompute.storage.decisions import read_decisions
 from adacompute.testing.fake_openai import serve_fake
 from test_support import gateways
 
@@ -75,20 +73,13 @@ def test_the_prompt_of_the_readme_is_sampled_adaptively(port: int) -> None:
     assert len(set(numbers)) > 1
 
 
-def test_a_prompt_without_a_question_is_sampled_adaptively_and_replayed_exactly(
-    port: int, tmp_path: Path, shipped: Bundle
-) -> None:
+def test_a_prompt_without_a_question_is_sampled_adaptively(port: int) -> None:
     body = {**readme_body(), "prompt": "7 + 8 ="}
     found = [ask(port, body) for _ in range(2 * N_REQUESTS)]
     assert {source for _, source in found} == {"none"}
     numbers = [n for n, _ in found]
     assert min(numbers) == 1  # the same prompt is not always sampled alike
     assert max(numbers) > 2
-    rows = read_decisions(tmp_path / "decisions").to_pylist()
-    again = decide_again(shipped, rows, [row["price"] for row in rows])
-    assert again.tolist() == [row["samples_used"] for row in rows]
-    known = replay_log(tmp_path / "decisions", bundle=locate_bundle(Path("example")), budget=2.0)
-    assert known["saved_of_served"] == 0
 
 
 def test_the_price_without_a_question_is_calibrated(shipped: Bundle) -> None:

@@ -1,4 +1,4 @@
-"""Analysis commands: compare arms, replay logged decisions, and sum what was spent.
+"""Analysis commands: compare arms, and sum what was spent.
 
 Each command parses its options, calls one stage and prints the result. It computes nothing itself.
 """
@@ -15,27 +15,17 @@ from adacompute.cli.options import RUN
 from adacompute.cli.output import (
     NOTHING,
     format_amount,
-    format_percent,
     format_value,
     print_rows,
     print_text,
-    print_values,
     progress,
     show,
 )
 from adacompute.cli.results import print_arms
 from adacompute.options.main import SpendOptions
-from adacompute.options.research import ArmsOptions, ReplayOptions
+from adacompute.options.research import ArmsOptions
 
 Result = dict[str, Any]
-
-
-@command("replay", ReplayOptions, click.argument("log", metavar="LOG", type=RUN))
-def replay(*, log: Path, options: ReplayOptions, as_json: bool) -> None:
-    """Replay a log."""
-    from adacompute.stages.research.replay import replay_log
-
-    show(replay_log(log, options=options), _print_replay, as_json=as_json)
 
 
 @command("arms", ArmsOptions, DIRECTORY)
@@ -111,42 +101,3 @@ def _with_ends(row: Result, name: str, scale: float = 1.0) -> str:
     ends = (row[f"{name}_low"], row[f"{name}_high"])
     shown = " to ".join(NOTHING if end is None else f"{scale * end:.3g}" for end in ends)
     return f"{scale * row[name]:.3g}{' %' if scale != 1 else ''} ({shown})"
-
-
-def _print_replay(result: Result) -> None:
-    """Print what another budget would have done to logged requests."""
-    if result["warning"]:
-        print_text(f"Warning: {result['warning']}.", "yellow")
-    used = "all" if result["source"] == "all" else "audited requests only"
-    unit, served_cost = result["unit"], result["served_cost"]
-    served = NOTHING if served_cost is None else format_amount(served_cost, unit)
-    values = {
-        "Requests": f"{result['requests']} ({used})",
-        "Price": result["price"],
-        "Mean cost per request": format_amount(result["cost"], unit),
-        "Mean cost per request as served": served,
-        "Saved compared with serving": format_percent(result["saved_of_served"]),
-        f"Saved compared with {result['counterfactual']}": _interval(result, "saved"),
-        "Same answer as all samples": _interval(result, "agreement"),
-    }
-    if result["unanswered_requests"]:
-        values |= {
-            "Requests without an answer": f"{result['unanswered_requests']} (not replayed)",
-            "Samples of these": result["unanswered_samples"],
-            "Cost of these by the token prices": result["unanswered_cost"],
-        }
-    print_values(f"Replayed at a budget of {format_amount(result['budget'], unit)}", values)
-    rows = [
-        {"Samples": row["samples"], "Requests": format_percent(row["share"])}
-        for row in result["shares"]
-    ]
-    print_rows("Samples per request", rows)
-
-
-def _interval(result: Result, name: str) -> str:
-    """Return a share with its interval, where enough requests were counted for one."""
-    value, low, high = (result[key] for key in (name, f"{name}_low", f"{name}_high"))
-    if low is None:
-        return format_percent(value)
-    ends = f"{format_percent(low)} to {format_percent(high)}"
-    return f"{format_percent(value)} (95 % interval {ends})"

@@ -105,7 +105,7 @@ spend.add_command(analysis.spend, SUM)
 spend.add_command(live.caps)
 RESEARCH = (
     *(pipeline.import_, pipeline.grade, pipeline.estimate, pipeline.solve),
-    *(pipeline.train, pipeline.calibrate, analysis.arms, analysis.replay),
+    *(pipeline.train, pipeline.calibrate, analysis.arms),
 )
 for command in RESEARCH:
     research.add_command(command)

@@ -154,14 +154,3 @@ class CalibrateOptions(SavingOptions, ConfidenceOptions):
         "Hold the budget with this confidence (default: spend it on average).", None
     )
     max_rounds: int | None = option("Maximum rounds of samples per question.", None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayOptions:
-    """Replay a gateway's decision log at another budget.
-
-    adacompute research replay log --bundle policy --budget 1.5
-    """
-
-    bundle: Path = option("Bundle that made the decisions.")
-    budget: float = option("Mean cost per request to replay at.")
