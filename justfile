@@ -79,12 +79,7 @@ docs:
 # The fast benchmarks, to the terminal
 bench:
     {{python}} -m benchmarks.solver
-    {{python}} -m benchmarks.estimator
     {{python}} -m benchmarks.decisions
-    {{python}} -m benchmarks.features
-    {{python}} -m benchmarks.clients
-    {{python}} -m benchmarks.collection
-    {{python}} -m benchmarks.sampler
 
 # The examples in integrations/, each in an environment of its own; CI does not run them
 integrations *FOLDERS:

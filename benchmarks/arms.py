@@ -14,7 +14,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -30,13 +30,14 @@ from adacompute.options.shared import TodayOptions
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.research.arms import list_arms
 from adacompute.stages.research.import_samples import import_samples
-from benchmarks.evidence import print_rows
-from benchmarks.holm import TWO_SIDED, adjust, p_value_of_loss
 from reproduction.registered_rivals import register_rivals
 
 DATA = Path(os.environ.get("ADACOMPUTE_DATA", "../shared/data")) / "samples"
 GPT, OPUS = "gpt-5.2-2025-12-11", "claude-opus-4-5-20251101"
 CHARS_PER_TOKEN = 4
+TWO_SIDED = NormalDist().inv_cdf(0.975)
+"""Standard errors from the middle of an interval at 95 % to its ends."""
+
 ONE_SIDED = NormalDist().inv_cdf(0.95)
 """Standard errors of a one-sided bound at 95 %."""
 
@@ -200,6 +201,51 @@ def describe_bounds(row: dict[str, Any], n_questions: int) -> str:
     verdict, needed = judge(Interval(value, low, high), n_questions)
     decide = f"; {needed:,} questions would decide" if needed else ""
     return f"{row['budget']:g}: above {bound * 100:+.1f} points, {verdict}{decide}"
+
+
+def p_value_of_loss(value: float, low: float, high: float) -> float:
+    """Return the one-sided p value of a difference below 0, from its interval at 95 %.
+
+    >>> round(p_value_of_loss(-0.01, -0.02, 0.0), 3)
+    0.025
+    """
+    error = (high - low) / 2 / TWO_SIDED
+    if error <= 0:
+        return 0.0 if value < 0 else 1.0
+    return NormalDist().cdf(value / error)
+
+
+def adjust(p_values: Sequence[float]) -> list[float]:
+    """Return the p values adjusted by Holm's method, in the given order.
+
+    If every adjusted p value below 0.05 is called significant, the probability of any wrong call is
+    at most 0.05, however the comparisons depend on each other.
+
+    >>> adjust([0.01, 0.5, 0.02])
+    [0.03, 0.5, 0.04]
+    """
+    adjusted, largest = [1.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda one: p_values[one])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+def print_rows(rows: list[dict[str, Any]], budgets: list[float]) -> None:
+    """Print accuracies and differences as a Markdown table."""
+    names = list(dict.fromkeys(row["policy"] for row in rows))
+    print("| policy | " + " | ".join(f"{budget:g}" for budget in budgets) + " | mean |")
+    print("|---" * (len(budgets) + 2) + "|")
+    for name in names:
+        own = [row for row in rows if row["policy"] == name]
+        cells = {
+            row["budget"]: f".{round(row['accuracy'] * 1000):03d} ({row['difference'] * 100:+.1f}"
+            f" [{row['difference_low'] * 100:+.1f}, {row['difference_high'] * 100:+.1f}])"
+            for row in own
+        }
+        mean = np.mean([row["accuracy"] for row in own])
+        last = f".{round(mean * 1000):03d}" if len(own) == len(budgets) else "–"
+        print(f"| {name} | " + " | ".join(cells.get(b, "–") for b in budgets) + f" | {last} |")
 
 
 def run_set(name: str, max_samples: int, budgets: tuple[float, ...] | None) -> list[dict[str, Any]]:

@@ -28,15 +28,17 @@ import argparse
 import asyncio
 import json
 import math
+import multiprocessing
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,7 +48,11 @@ from typing import Any
 import aiohttp
 
 from adacompute.core.types import make_levels
+from adacompute.gateway.app import build
+from adacompute.gateway.connection.http_server import HttpServer, run_in_fast_loop
+from adacompute.gateway.processes.logs import set_up_logging
 from adacompute.gateway.settings.config import make_config
+from adacompute.gateway.voting.model_loading import load_models
 from adacompute.models.capabilities_cache import save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
@@ -57,7 +63,6 @@ from adacompute.spending.caps.accounts import CapAccount
 from adacompute.spending.caps.peers import CAPS, RECOVERY, Recovery
 from adacompute.spending.registers import Reading, RegisterError
 from adacompute.storage.calls import FILES, read_calls
-from benchmarks.gateway_workers import GatewayWorker, start_workers
 from test_support.gateways import fetch, free_port
 from test_support.redis_server import Data, RedisServer, serve_redis
 
@@ -70,6 +75,90 @@ TIMES = ((0.08, 0.2), (0.28, 0.42), (0.5, 0.8))
 
 UPSTREAM_FAILURES = (429, 502, 503, 504)
 CAP, UPSTREAM_MODEL = "total/samples/all", "fake"
+START_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 20.0
+PRELOADED = (
+    "aiohttp",
+    "adacompute.gateway.processes.worker",
+    "msgspec",
+    "prometheus_client.multiprocess",
+    "redis.asyncio.cluster",
+    "starlette.applications",
+    "test_support.redis_server",
+    "uvloop",
+)
+"""What workers import, and the main module, which every worker imports again."""
+
+
+def serve_worker(settings: Mapping[str, Any], log: Path) -> None:
+    """Serve in this process until a signal stops it; ``log`` is the file of its messages."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, sys.stderr.fileno())
+    config = make_config(settings)
+    set_up_logging(config.log_format, config.log_level)
+    listener = socket.create_server(("127.0.0.1", config.port), backlog=4096)
+    application = build(config, load_models(config), register=config.open_register())
+    run_in_fast_loop(HttpServer(application, listener).run_until_stopped())
+
+
+class GatewayWorker:
+    """A process that serves like a worker of a gateway; ``start`` starts it again when killed."""
+
+    def __init__(self, settings: Mapping[str, Any], log: Path) -> None:
+        self.port: int = settings["port"]
+        self.log = log
+        self._settings = settings
+        self._context = multiprocessing.get_context("forkserver")
+        self._process: Any = None
+
+    def start(self) -> None:
+        """Start the process; ``wait_ready`` waits until it serves."""
+        self._process = self._context.Process(target=serve_worker, args=(self._settings, self.log))
+        self._process.start()
+
+    def wait_ready(self) -> None:
+        """Wait until it serves."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                fetch(f"http://127.0.0.1:{self.port}/health")
+            except OSError:
+                if time.monotonic() > deadline or not self._process.is_alive():
+                    raise SystemExit(f"a worker does not start: see {self.log}") from None
+                time.sleep(0.02)
+            else:
+                return
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self._process.join()
+
+    def stop(self) -> None:
+        """Ask the process to end; ``join`` waits for it."""
+        self._process.terminate()
+
+    def join(self) -> bool:
+        """Wait until the process has ended, and return whether it did so in time."""
+        self._process.join(STOP_TIMEOUT_S)
+        has_ended = self._process.exitcode is not None
+        if not has_ended:
+            self.kill()
+        return has_ended
+
+
+@contextmanager
+def start_workers(workers: Sequence[GatewayWorker]) -> Iterator[None]:
+    """Start workers and wait until they serve; at the end of the block, those left are killed."""
+    multiprocessing.set_forkserver_preload(list(PRELOADED))
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.wait_ready()
+        yield
+    finally:
+        for worker in workers:
+            worker.kill()
 
 
 @dataclass(frozen=True)
@@ -356,7 +445,7 @@ def run(folder: Path, plan: Plan, seed: int) -> Result:
             save_cached(cache, f"{upstream}/v1", UPSTREAM_MODEL, known)
         settings = make_settings(folder, plan, upstream, store)
         workers = [GatewayWorker(one, folder / f"worker-{i}.log") for i, one in enumerate(settings)]
-        with start_workers(workers, ["aiohttp", "test_support.redis_server"]):
+        with start_workers(workers):
             progress = asyncio.run(load(plan, workers, server, seed))
             for worker in workers:
                 worker.wait_ready()

@@ -45,7 +45,7 @@ from adacompute.evaluation.scoring.held_out import score_held_out
 from adacompute.evaluation.scoring.policy_score import PolicyScore
 from adacompute.evaluation.scoring.precision import find_precision
 from adacompute.policies.correctness import Correctness
-from benchmarks.holm import adjust, p_value_of_loss
+from benchmarks.arms import adjust, p_value_of_loss
 from benchmarks.policy_change import list_sets, make_experiment
 from test_support.populations import make_population
 

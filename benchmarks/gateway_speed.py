@@ -20,12 +20,17 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import aiohttp
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request  # noqa: TC002 - Starlette reads the annotation
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from test_support.gateways import fetch, free_port, process_usage, save_example_bundle
 
@@ -63,6 +68,31 @@ model_list:
       {{model: openai/fake, api_base: "http://127.0.0.1:{upstream}/v1", api_key: none}}
 general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}
 """
+
+
+def make_bare_proxy(upstream: str) -> Starlette:
+    """Return a minimal application that forwards every request to an upstream."""
+    sessions: list[aiohttp.ClientSession] = []
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
+            sessions.append(session)
+            yield
+
+    async def forward(request: Request) -> StreamingResponse:
+        body = await request.body()
+        skip = {"host", "content-length"}
+        headers = {name: value for name, value in request.headers.items() if name not in skip}
+        reply = await sessions[0].request(
+            request.method, upstream + request.url.path, headers=headers, data=body
+        )
+        kept = {n: v for n, v in reply.headers.items() if n.lower() != "transfer-encoding"}
+        return StreamingResponse(reply.content.iter_any(), reply.status, kept)
+
+    route = Route("/v1/{path:path}", forward, methods=["GET", "POST"])
+    return Starlette(routes=[route], lifespan=lifespan)
 
 
 @contextmanager
@@ -117,7 +147,7 @@ def start_proxies(
     stack: ExitStack, directory: Path, upstream: int, peers: Path | None, before: Path | None
 ) -> dict[str, int]:
     """Start every proxy and return their ports by name."""
-    python, here = sys.executable, Path(__file__).parent
+    python = sys.executable
     ports = {"no proxy": upstream}
 
     def add(name: str, *command: str, port: int, **variables: str) -> None:
@@ -128,8 +158,9 @@ def start_proxies(
             print(f"{name} did not start", flush=True)
 
     port = free_port()
-    bare = (python, str(here / "bare_proxy.py"), f"http://127.0.0.1:{upstream}", str(port))
-    add("(a) bare Starlette + aiohttp", *bare, port=port)
+    bare = ("--bare", f"http://127.0.0.1:{upstream}", str(port))
+    command = (python, "-m", "benchmarks.gateway_speed", *bare)
+    add("(a) bare Starlette + aiohttp", *command, port=port)
     port = free_port()
     config = NGINX.format(directory=directory, upstream=upstream, port=port)
     (directory / "nginx.conf").write_text(config)
@@ -294,6 +325,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("peers", type=Path, nargs="?", help="directory of virtual environments")
     parser.add_argument("--before", type=Path, help="the folder src of another commit")
+    bare_help = "only serve the bare proxy of an upstream on a port, until stopped"
+    parser.add_argument("--bare", nargs=2, metavar=("URL", "PORT"), help=bare_help)
     given = parser.parse_args()
-    compare(given.peers, given.before)
-    measure_streams()
+    if given.bare:
+        url, bare_port = given.bare
+        uvicorn.run(make_bare_proxy(url), port=int(bare_port), log_level="error", access_log=False)
+    else:
+        compare(given.peers, given.before)
+        measure_streams()

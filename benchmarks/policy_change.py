@@ -28,9 +28,8 @@ from adacompute.evaluation.scoring.held_out import HeldOutCurve, score_held_out
 from adacompute.stages.inputs import read_pool, read_recorded, resolve_budgets
 from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run
-from benchmarks.arms import DATA, import_set
+from benchmarks.arms import DATA, adjust, import_set
 from benchmarks.arms import SETS as ARM_SETS
-from benchmarks.holm import adjust
 
 BUDGETS: tuple[float, ...] = (1.5, 2.0, 3.0, 4.0, 6.0)
 LEVELS: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -37,8 +38,6 @@ from scipy import stats
 
 from adacompute.core.types import FloatArray
 from adacompute.report.plot_style import COLOURS, panels
-from benchmarks.clients import start_upstream
-from benchmarks.gateway_spend import make_body
 from scripts.svg_theme import figure_svg
 from test_support.gateways import (
     fetch,
@@ -101,14 +100,58 @@ SITE = """from adacompute.storage import calls, decisions
 for kind in (calls.CallFile, decisions.DecisionLog):
     kind.__init__.__defaults__ = (2_000_000, *kind.__init__.__defaults__[1:])
 """
+USAGE = {"stream_options": {"include_usage": True}}
+KINDS: list[tuple[str, str, dict[str, Any]]] = [
+    ("chat/completions", "voted", {}),
+    ("chat/completions", "voted", {"stream": True}),
+    ("completions", "voted", {}),
+    ("responses", "voted", {}),
+    ("chat/completions", "other", {"n": 2}),
+    ("chat/completions", "other", {"stream": True, **USAGE}),
+    ("chat/completions", "other", {"stream": True}),
+    ("completions", "other", {"stream": True, **USAGE}),
+    ("responses", "other", {}),
+    ("responses", "other", {"stream": True}),
+    ("embeddings", "other", {}),
+]
+"""Path, model and options of each kind of request."""
 BROKEN = (b'{"model": "voted"', b"[]", b'{"model": 5, "messages": []}', b'{"messages": "?"}')
 COLUMNS = ("minute", "resident_kb", "anonymous_kb", "processes", "files", "cpu_s", "requests")
+
+
+@contextmanager
+def start_upstream(latency_s: float, *options: str) -> Iterator[str]:
+    """Start a fake upstream with this latency and further options, and yield its URL."""
+    module = "adacompute.testing.fake_openai"
+    command = [sys.executable, "-m", module, "--latency-s", f"{latency_s}", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
+        finally:
+            process.terminate()
+
+
+def make_body(number: int) -> tuple[str, bytes]:
+    """Return the path and the body of a request."""
+    path, model, options = KINDS[number % len(KINDS)]
+    question = f"What is {number} + 1?"
+    body: dict[str, Any] = {"model": model, **options}
+    if path == "chat/completions":
+        body |= {"messages": [{"role": "user", "content": question}], "max_tokens": 60}
+    elif path == "completions":
+        body |= {"prompt": question, "max_tokens": 60}
+    else:
+        body["input"] = question
+    if path == "responses":
+        body["max_output_tokens"] = 60
+    return path, json.dumps(body).encode()
 
 
 async def send(session: aiohttp.ClientSession, url: str, number: int) -> str:
     """Send the request of this number and return its outcome."""
     rng = random.Random(number)  # noqa: S311 - no secrets
-    path, body = make_body(number, is_faulty=True)
+    path, body = make_body(number)
     length = min(MAX_DIGITS, int(rng.paretovariate(1)))
     body = body.replace(b"+ 1?", b"+ %b?" % (b"1" * length))
     if rng.random() < 0.04:

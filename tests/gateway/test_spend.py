@@ -368,12 +368,3 @@ def test_the_bound_is_what_a_body_can_use(path: str, body: dict[str, Any], token
     bound = CallBound.read(path, data)
     assert (bound.completion_tokens, bound.prompt_tokens) == (tokens, len(data))
     assert bound.model == "m-\u00e9\\"
-
-
-@pytest.mark.slow
-def test_faults_disconnects_and_killed_workers_leave_the_account_right() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "gateway_spend.py"), "300"]
-    found = subprocess.run(
-        [*command, "--kill-every-s", "2"], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert found.returncode == 0, found.stdout + found.stderr
