@@ -54,7 +54,6 @@ class PaidRun:
     fault_rates: Mapping[str, float] = field(default_factory=dict)
     timeout_s: float | None = None
     is_agreement: bool = False
-    adaptive: float | None = None
     two_arms: bool = False
     score_price: float | None = None
     n_endings: int = 1
@@ -105,7 +104,6 @@ def draw_run(kind: str, seed: int) -> PaidRun:
         fault_rates=rates,
         timeout_s=SILENT_S if is_collected and any(rates.get(name) for name in SILENT) else None,
         is_agreement=rng.random() < 0.5,
-        adaptive=1.0 + rng.random() if is_collected and rng.random() < 1 / 3 else None,
         two_arms=two_arms,
         score_price=score_price,
         n_endings=rng.choice((1, 1, 2)),

@@ -174,9 +174,6 @@ def _arguments(
         if run.score_price is not None:
             options.append(("scorer", f"{fake.base_url}/score"))
             options.append(("scorer-price", run.score_price))
-        if run.adaptive is not None:
-            options.append(("budget", run.adaptive))
-            flags += ["--config", "adaptive=true"]
     else:
         options += [("bundle", folder / "bundle"), ("out", folder / "out")]
         options.append(("total", run.limit))

@@ -54,8 +54,6 @@ def token_prices(tmp_path: Path) -> Path:
         ({"arms": ({"name": "a", "request": {"max_tokens": 9}},)}, "'max_tokens'"),
         ({"arms": ({"name": "a", "request.n": "9"},)}, "'n'"),
         ({"arms": ({"name": "a", "samples": [1]},)}, "arm 'a': "),
-        ({"budget": 2.0}, "needs adaptive=true"),
-        ({"budget": 0.5, "adaptive": True}, "at least 1"),
         ({"scorer_price": 0.1}, "its URL, scorer=URL"),
     ],
 )
@@ -102,13 +100,6 @@ def test_question_without_text_is_refused(tmp_path: Path) -> None:
     path.write_text('{"question_id": "a", "question": null}', encoding="utf-8")
     with pytest.raises(DataError, match="question 'a' has no text to send"):
         estimate_cost(read_plan(str(path), **ASKED))
-
-
-def test_adaptive_collection_needs_reference_answers(tmp_path: Path) -> None:
-    path = tmp_path / "questions.jsonl"
-    path.write_text('{"question_id": "a", "question": "1 + 1?", "gold": null}', encoding="utf-8")
-    with pytest.raises(ConfigError, match="'a' has none: collect without adaptive"):
-        read_plan(str(path), adaptive=True, **ASKED)
 
 
 def test_maximum_cost_is_estimated(questions: str, token_prices: Path) -> None:

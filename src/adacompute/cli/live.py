@@ -126,7 +126,6 @@ def _print_plan(result: Result) -> None:
         "arm": "Arm",
         "model": "Model",
         "samples": "Samples",
-        "min_samples": "Samples, at least",
         "max_calls": "Calls, at most",
         "scores": "Scores",
         "prompt_tokens": "Prompt tokens, about",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from adacompute.collection.arms import ArmSpec, read_arms
 from adacompute.collection.prompts import find_form, read_few_shot
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.posterior import INITIAL_SAMPLES
 from adacompute.core.types import MAX_LEVEL
 from adacompute.datasets.sources import choose_questions, read_question_source
 from adacompute.graders.grader import load_grader
@@ -36,9 +35,6 @@ COPIED = (
 )
 """Options that a plan has under the same names."""
 
-ADAPTIVE_BUDGET = 2.0
-"""Default budget of an adaptive collection, in mean samples per question."""
-
 MAX_SAMPLES_PER_CALL = 16
 """Maximum samples requested in one call: a call that fails loses all of them."""
 
@@ -60,8 +56,7 @@ def prompt_size(prompt: Prompt) -> int:
 class Plan:
     """What to collect: questions, arms and limits.
 
-    ``adaptive`` is the budget of an adaptive collection, or None for a full one. A call that fails
-    is repeated for ``patience_s``.
+    A call that fails is repeated for ``patience_s``.
     """
 
     questions: pa.Table
@@ -76,13 +71,11 @@ class Plan:
     scorer_prices: TokenPrices = field(default_factory=TokenPrices)
     timeouts: Timeouts = field(default_factory=Timeouts)
     patience_s: float = 60.0
-    adaptive: float | None = None
 
     def __post_init__(self) -> None:
         load_grader(self.grader)
         _check_amounts(self)
         _check_money(self)
-        _check_keys(self)
 
     @property
     def is_free(self) -> bool:
@@ -127,31 +120,8 @@ def read_plan(source: str, options: CollectOptions) -> Plan:
         arms=read_arms(options.arms, default, options.grader, *prices),
         scorer_prices=TokenPrices(call=options.scorer_price),
         timeouts=Timeouts(first_byte_s=options.timeout, total_s=max(600.0, options.timeout)),
-        adaptive=_adaptive(options.budget, adaptive=options.adaptive),
         **{name: getattr(options, name) for name in COPIED},
     )
-
-
-def _adaptive(budget: float | None, *, adaptive: bool) -> float | None:
-    """Return the budget of an adaptive collection, or None for a full one."""
-    if budget is not None and not adaptive:
-        raise ConfigError("budget needs adaptive=true: add it, or leave budget out")
-    if budget is not None and not 1 <= budget < float("inf"):
-        raise ConfigError(f"budget must be at least 1 sample per question, got {budget:g}")
-    return (ADAPTIVE_BUDGET if budget is None else budget) if adaptive else None
-
-
-def _check_keys(plan: Plan) -> None:
-    """Refuse an adaptive collection of questions without reference answers."""
-    if plan.adaptive is None:
-        return
-    names = plan.questions["question_id"].to_pylist()
-    gold = plan.questions["gold"].to_pylist()
-    if None in gold:
-        raise ConfigError(
-            f"adaptive collection needs a reference answer for every question, and "
-            f"{names[gold.index(None)]!r} has none: collect without adaptive"
-        )
 
 
 def _check_amounts(plan: Plan) -> None:
@@ -198,7 +168,6 @@ def estimate_cost(plan: Plan) -> dict[str, Any]:
                 "arm": spec.name,
                 "model": spec.model,
                 "samples": n_samples,
-                **_min_samples(plan, spec),
                 "max_calls": n_samples,
                 "scores": n_samples if plan.scorer else 0,
                 "prompt_tokens": once * spec.n_samples,
@@ -208,13 +177,6 @@ def estimate_cost(plan: Plan) -> dict[str, Any]:
             }
         )
     return {"questions": len(asked), "arms": rows}
-
-
-def _min_samples(plan: Plan, spec: ArmSpec) -> dict[str, int]:
-    """Return the minimum samples of an adaptive collection."""
-    if plan.adaptive is None:
-        return {}
-    return {"min_samples": plan.questions.num_rows * min(INITIAL_SAMPLES, spec.n_samples)}
 
 
 def _cost_of_calls(

@@ -165,7 +165,6 @@ class CollectOptions(
 
     model: str = option("Model to sample.")
     grader: str = option(GRADERS)
-    budget: float | None = option("Mean samples per question for adaptive (default: 2).", None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,7 +208,6 @@ class SamplingOptions(KeyOptions):
     """How samples are collected, apart from the server, the model and the grader."""
 
     samples: int = option("Samples per question.", 48)
-    adaptive: bool = option("Sample only questions whose best level is undecided.", False)
     temperature: float = option("Sampling temperature.", 0.7)
     max_tokens: int = option("Maximum tokens per completion.", 1024)
     stop: Sequence[str] = option(

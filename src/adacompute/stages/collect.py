@@ -20,17 +20,14 @@ from typing import Any
 from adacompute.batch.call_limits import AdaptiveLimiter, RateLimiter
 from adacompute.batch.calls import BatchArm, Caller, QuestionAccount
 from adacompute.batch.progress import Progress
-from adacompute.collection.adaptive import RoundSamples, collect_rounds
 from adacompute.collection.arms import ArmSpec
 from adacompute.collection.collector import (
     SCORER,
     CollectionResult,
     Collector,
-    Question,
     seed_of_sample,
 )
 from adacompute.collection.export import export
-from adacompute.collection.old_ledger import LEDGER, import_ledger
 from adacompute.collection.plan import MAX_SAMPLES_PER_CALL, Plan
 from adacompute.collection.store import Arm, CollectionStore
 from adacompute.core.errors import DataError
@@ -63,7 +60,6 @@ def collect_run(
         raise DataError(f"{run} holds imported samples: collect into another directory")
     store = CollectionStore(run)
     with lock_directory(store.directory):
-        import_ledger(files.file(LEDGER), store)
         store.register_arms([_describe_arm(spec) for spec in plan.arms])
         with files.file(LOG).open("a") as log:
             finished, spent, lost = asyncio.run(_collect(plan, store, log.write, report))
@@ -118,7 +114,9 @@ async def _collect(
     """Sample arm by arm; return the results, and what the run has spent and lost."""
     prices = {spec.model: spec.token_prices for spec in plan.arms}
     costs = CallCosts(MONEY, {**prices, SCORER: plan.scorer_prices})
-    positions = store.register_questions(plan.questions["question_id"].to_pylist())
+    texts = plan.question_texts()
+    positions = store.register_questions(name for name, _ in texts)
+    questions = [(i, text) for i, (_, text) in zip(positions, texts, strict=True)]
     rate_limiter = None
     if plan.requests_per_minute or plan.tokens_per_minute:
         rate_limiter = RateLimiter(requests=plan.requests_per_minute, tokens=plan.tokens_per_minute)
@@ -136,7 +134,7 @@ async def _collect(
                 found.report = partial(report, spec.name)
                 found.rate_limiter = rate_limiter
                 with _Interrupts(found):
-                    finished.append(await _collect_arm(plan, spec, found, positions))
+                    finished.append(await found.collect(questions, spec.n_samples))
             if finished[-1].stopped:
                 break
         return finished, account.spent, account.totals.lost
@@ -190,24 +188,6 @@ async def _open_collector(
             on_event=log,
         )
         yield Collector(store, spec.name, caller, plan.concurrency, scorer)
-
-
-async def _collect_arm(
-    plan: Plan, spec: ArmSpec, collector: Collector, positions: Sequence[int]
-) -> CollectionResult:
-    """Sample an arm completely, or in rounds of undecided questions."""
-    texts = [text for _, text in plan.question_texts()]
-    questions: list[Question] = list(zip(positions, texts, strict=True))
-    if plan.adaptive is None:
-        return await collector.collect(questions, spec.n_samples)
-    gold = dict(zip(positions, plan.questions["gold"].to_pylist(), strict=True))
-    graded = RoundSamples(collector.store, spec.name, load_grader(plan.grader), gold)
-    result = await collect_rounds(
-        questions, graded, collector.collect, max_samples=spec.n_samples, budget=plan.adaptive
-    )
-    if collector.scorer is None:
-        result.unscored = 0
-    return result
 
 
 def _open_scorer(plan: Plan, url: str, log: _Log) -> HttpScorer:

@@ -272,11 +272,6 @@ def has_attempts(directory: Path, attempts: set[int]) -> set[int]:
     return found
 
 
-def has_segments(directory: Path) -> bool:
-    """Whether anything is stored in a directory."""
-    return bool(_list_segments(directory))
-
-
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
     """Keep other processes out of a directory; the lock ends with the process."""
