@@ -16,7 +16,6 @@ TESTS = {
     "grader": "tests/graders/test_yes_no.py tests/graders/test_grader.py",
     "policy": "tests/policies/test_first_to.py "
     "tests/api/test_estimators.py::test_every_kind_of_policy_has_an_estimator",
-    "dataset": "tests/datasets/test_multiple_choice.py tests/datasets/test_gsm8k.py",
     "rival": "reproduction/tests/test_rivals.py",
 }
 """What each page says to run."""

@@ -240,7 +240,6 @@ RATE = re.compile(
 """A rate is written with "per": "samples per question"."""
 
 EXCEPTIONS = {
-    "src/adacompute/datasets/competition_math.py": {"level"},  # a column of the source
     "src/adacompute/datasets/logs/inspect_logs.py": {"level"},  # metadata of the logs
     "src/adacompute/datasets/logs/lm_eval_logs.py": {"level"},  # as above
     "src/adacompute/datasets/layout.py": {"level", "operating_level"},  # public files

@@ -3,12 +3,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from random import Random
-from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.csv
@@ -17,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.core.errors import ConfigError, DataError, MissingExtra
+from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.logs.inspect_logs import read_inspect_logs
 from adacompute.datasets.logs.lm_eval_logs import read_lm_eval_logs
 from adacompute.datasets.rows import QUESTION_SCHEMA
@@ -29,8 +26,6 @@ ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("ADACOMPUTE_DATA", ROOT.parent / "shared" / "data"))
 LOGS = Path(__file__).parents[1] / "data"
 SAMPLE = {"question_id": "q", "question": "1 + 1?", "sample": 0, "answer": "2", "correct": True}
-GSM8K = {"question": "1 + 1?", "answer": "It is 2.\n#### 2"}
-MATH = {"problem": "1 + 1?", "solution": r"\boxed{2}", "level": "Level 1", "type": "Algebra"}
 TIDY = {"question_id": "q", "question": "1 + 1?", "gold": "2"}
 
 
@@ -96,7 +91,7 @@ def test_what_is_no_source_is_refused_with_the_forms_that_are(tmp_path: Path, na
         path.write_text('{"a": 1}', encoding="utf-8")
     with pytest.raises(DataError, match=r"tidy samples .* Inspect .* lm-evaluation-harness"):
         read_source(path)
-    with pytest.raises(DataError, match=r"tidy questions .* GSM8K .* MATH .* hf:OWNER/NAME"):
+    with pytest.raises(DataError, match=r"tidy questions .* samples or of logs"):
         read_question_source(path)
 
 
@@ -117,28 +112,20 @@ def test_what_is_damaged_is_refused_with_the_reason(
         read(path)
 
 
-@pytest.mark.parametrize("row", [TIDY, GSM8K, MATH])
 @pytest.mark.parametrize("ending", [".jsonl", ".parquet", ".json"])
-def test_question_sets_are_known_by_their_first_record(
-    tmp_path: Path, row: dict[str, str], ending: str
-) -> None:
+def test_question_sets_are_known_by_their_first_record(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"test{ending}"
     if ending == ".parquet":
-        pq.write_table(pa.Table.from_pylist([row]), path)
-    elif ending == ".json" and row is not TIDY:
-        path.write_text(json.dumps([row], indent=2), encoding="utf-8")
+        pq.write_table(pa.Table.from_pylist([TIDY]), path)
+    elif ending == ".json":
+        path.write_text(json.dumps([TIDY], indent=2), encoding="utf-8")
     else:
-        write_lines(path.with_suffix(".jsonl"), row)
-        path = path.with_suffix(".jsonl")
+        write_lines(path, TIDY)
     [found] = read_question_source(path).to_pylist()
     assert (found["question"], found["gold"]) == ("1 + 1?", "2")
 
 
-def test_a_tree_and_a_csv_of_questions_are_known(tmp_path: Path) -> None:
-    (tmp_path / "MATH" / "algebra").mkdir(parents=True)
-    text = json.dumps(MATH, indent=4)
-    (tmp_path / "MATH" / "algebra" / "1.json").write_text(text, encoding="utf-8")
-    assert read_question_source(tmp_path / "MATH")["gold"].to_pylist() == ["2"]
+def test_a_csv_of_questions_is_known(tmp_path: Path) -> None:
     pa.csv.write_csv(pa.Table.from_pylist([TIDY]), tmp_path / "q.csv")
     assert read_question_source(tmp_path / "q.csv")["gold"].to_pylist() == ["2"]
 
@@ -162,141 +149,47 @@ def test_recorded_data_are_read() -> None:
     assert read_source(path).num_rows == 110 * 32
 
 
-def test_the_hub_needs_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtra, match=r"this needs huggingface_hub, .*adacompute\[hub\]"):
-        read_question_source("hf:openai/gsm8k")
+def questions(n: int) -> pa.Table:
+    return pa.Table.from_pylist([{"question_id": f"q{i}"} for i in range(n)], QUESTION_SCHEMA)
 
 
-class Hub:
-    """What is used of the library: a dataset of some files, or no network at all."""
-
-    def __init__(self, root: Path, *, reachable: bool = True) -> None:
-        self.root, self.reachable = root, reachable
-
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        hub, errors = ModuleType("huggingface_hub"), ModuleType("huggingface_hub.errors")
-        functions = {"HfApi": lambda: self, "hf_hub_download": self.download}
-        vars(hub).update(functions)
-        vars(errors)["HfHubHTTPError"] = ConnectionError
-        monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-        monkeypatch.setitem(sys.modules, "huggingface_hub.errors", errors)
-
-    def list_repo_files(self, name: str, *, repo_type: str) -> list[str]:
-        assert repo_type == "dataset"
-        self.connect()
-        files = (path for path in (self.root / name).rglob("*") if path.is_file())
-        return sorted(path.relative_to(self.root / name).as_posix() for path in files)
-
-    def download(self, name: str, file: str, *, repo_type: str) -> str:
-        assert repo_type == "dataset"
-        self.connect()
-        return str(self.root / name / file)
-
-    def connect(self) -> None:
-        if not self.reachable:
-            raise ConnectionRefusedError("Name or service\nnot known")
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Hub:
-    for name in ("openai/gsm8k/main/test-00000-of-00001.parquet", "a/b/data/test.parquet"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist([GSM8K]), tmp_path / name)
-    write_lines(tmp_path / "a" / "b" / "train.jsonl", GSM8K, GSM8K)
-    return Hub(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("source", "ids"),
-    [
-        ("hf:openai/gsm8k", ["gsm8k-test/0"]),
-        ("hf:a/b", ["gsm8k-test/0"]),
-        ("hf:a/b:train.jsonl", ["gsm8k-train/0", "gsm8k-train/1"]),
-    ],
-)
-def test_a_file_of_the_hub_is_read_as_any_other(
-    monkeypatch: pytest.MonkeyPatch, hub: Hub, source: str, ids: list[str]
-) -> None:
-    hub.install(monkeypatch)
-    assert read_question_source(source)["question_id"].to_pylist() == ids
-
-
-def test_a_dataset_of_several_files_asks_which(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
-    write_lines(hub.root / "a" / "b" / "test.jsonl", GSM8K)
-    hub.install(monkeypatch)
-    with pytest.raises(DataError, match=r"hf:a/b:FILE, of data/test\.parquet, test\.jsonl"):
-        read_question_source("hf:a/b")
-
-
-@pytest.mark.parametrize("source", ["hf:openai/gsm8k", "hf:a/b"])
-def test_without_a_network_the_hub_ends_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, hub: Hub, source: str
-) -> None:
-    hub.reachable = False
-    hub.install(monkeypatch)
-    with pytest.raises(DataError, match=rf"^{source} cannot be downloaded"):
-        read_question_source(source)
-
-
-def questions(*difficulties: str | None) -> pa.Table:
-    rows = [{"question_id": f"q{i}", "difficulty": d} for i, d in enumerate(difficulties)]
-    return pa.Table.from_pylist(rows, schema=QUESTION_SCHEMA)
-
-
-LEVELS = st.lists(st.sampled_from(["1", "2", "3", None]), min_size=1, max_size=30)
-
-
-@given(LEVELS, st.integers(1, 40), st.integers(0, 2**64), st.randoms(use_true_random=False))
+@given(st.integers(1, 30), st.integers(1, 40), st.integers(0, 2**64), st.randoms())
 def test_a_choice_depends_on_the_ids_and_the_seed_alone(
-    levels: list[str | None], count: int, seed: int, chance: Random
+    size: int, count: int, seed: int, chance: Random
 ) -> None:
-    table = questions(*levels)
-    order = list(range(len(levels)))
+    table, order = questions(size), list(range(size))
     chance.shuffle(order)
-    for stratify in (False, True):
-        choose = partial(choose_questions, stratify=stratify, seed=seed)
-        chosen = choose(table, count)
-        assert chosen.equals(choose(table.take(pa.array(order)), count))
-        larger = choose(table, count + 3)
-        assert larger.slice(0, chosen.num_rows).equals(chosen)
-
-
-@given(LEVELS, st.integers(1, 40), st.integers(0, 2**64))
-def test_a_choice_is_as_equal_as_the_difficulties_allow(
-    levels: list[str | None], count: int, seed: int
-) -> None:
-    chosen = choose_questions(questions(*levels), count, stratify=True, seed=seed)
-    assert chosen.num_rows == min(count, len(levels))
-    ids = chosen["question_id"].to_pylist()
-    assert len(set(ids)) == len(ids)
-    there, taken = Counter(levels), Counter(chosen["difficulty"].to_pylist())
-    most = max(taken.values())
-    assert all(taken[level] >= most - 1 or taken[level] == there[level] for level in there)
-
-
-def test_default_choice_is_a_plain_random_sample() -> None:
-    table = questions(*["1"] * 900, *["2"] * 100)
-    count = sum(
-        choose_questions(table, 100, seed=seed)["difficulty"].to_pylist().count("2")
-        for seed in range(20)
-    )
-    assert 150 < count < 250  # a tenth of 2,000; stratified it would be half
+    chosen = choose_questions(table, count, seed=seed)
+    assert len(set(chosen["question_id"].to_pylist())) == chosen.num_rows == min(count, size)
+    assert chosen.equals(choose_questions(table.take(pa.array(order)), count, seed=seed))
+    larger = choose_questions(table, count + 3, seed=seed)
+    assert larger.slice(0, chosen.num_rows).equals(chosen)
 
 
 def test_seeds_choose_differently() -> None:
-    table = questions(*["1"] * 50)
     choices = {
-        tuple(choose_questions(table, 5, seed=s)["question_id"].to_pylist()) for s in range(9)
+        tuple(choose_questions(questions(50), 5, seed=s)["question_id"].to_pylist())
+        for s in range(9)
     }
     assert len(choices) == 9
 
 
-def test_difficulties_can_be_named() -> None:
-    table = questions("1", "1", "2", None, "3")
-    chosen = choose_questions(table, 3, difficulties=["1", "3"], seed=0)
-    assert sorted(chosen["difficulty"].to_pylist()) == ["1", "1", "3"]
-    with pytest.raises(ConfigError, match=r"no difficulty '5'; there are \['1', '2', '3'\]"):
-        choose_questions(table, 3, difficulties=["1", "5"], seed=0)
+def test_a_choice_of_no_questions_is_refused() -> None:
+    assert choose_questions(questions(3), seed=0).num_rows == 3
     with pytest.raises(ConfigError, match="1 or more"):
-        choose_questions(table, 0, seed=0)
+        choose_questions(questions(3), 0, seed=0)
+
+
+def test_the_documented_lines_write_questions_of_the_hugging_face_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the group 'partners' is not installed")
+    page = (ROOT / "docs" / "tutorials" / "collect.md").read_text()
+    block = page.partition("```python\nfrom datasets import")[2].partition("```")[0]
+    rows = [{"question": "2 * 600?", "answer": "It is 1200.\n#### 1,200"}]
+    local = datasets.Dataset.from_list(rows)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: local)
+    monkeypatch.chdir(tmp_path)
+    exec(f"from datasets import{block}", {})  # noqa: S102 - a page of ours
+    (found,) = read_question_source(tmp_path / "gsm8k.parquet").to_pylist()
+    assert (found["question"], found["gold"]) == ("2 * 600?", "1200")

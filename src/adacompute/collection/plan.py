@@ -26,9 +26,6 @@ from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CHOICE = ("max_questions", "difficulties", "stratify", "seed")
-"""Options that say which questions are sampled."""
-
 COPIED = (
     *("grader", "seed", "concurrency", "requests_per_minute", "tokens_per_minute"),
     *("max_cost", "scorer"),
@@ -114,9 +111,9 @@ def read_plan(source: str, options: CollectOptions) -> Plan:
         template=template,
     )
     prices = options.token_prices, options.price_as
-    choice = {name: getattr(options, name) for name in CHOICE}
+    questions = read_question_source(source, options.columns)
     return Plan(
-        questions=choose_questions(read_question_source(source, options.columns), **choice),
+        questions=choose_questions(questions, options.max_questions, seed=options.seed),
         arms=read_arms(options.arms, default, options.grader, *prices),
         scorer_prices=TokenPrices(call=options.scorer_price),
         timeouts=Timeouts(first_byte_s=options.timeout, total_s=max(600.0, options.timeout)),

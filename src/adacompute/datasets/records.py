@@ -165,16 +165,6 @@ def is_json_list(path: Path) -> bool:
         return file.read(SNIFFED_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
 
 
-def read_located(path: Path, columns: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read JSON lines, a JSON list or a Parquet file, each record with its location in words."""
-    if format_of(path) == ".parquet":
-        with open_parquet(path) as file:
-            rows = read_parquet(file, columns, path).to_pylist()
-        yield from ((f"row {i} of {path}", row) for i, row in enumerate(rows, 1))
-    else:
-        yield from ((f"{where} of {path}", row) for where, row in read_records(path))
-
-
 @contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file; DataError if it cannot be read."""
@@ -254,11 +244,6 @@ def parse_list(text: str) -> list[Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, list) else None
-
-
-def find_split(path: Path) -> str:
-    """Return ``-test`` or ``-train`` if the file name contains it, else an empty string."""
-    return next((f"-{split}" for split in ("test", "train") if split in path.name.lower()), "")
 
 
 def get_in(record: Any, *keys: str | int) -> Any:  # noqa: ANN401 - any JSON

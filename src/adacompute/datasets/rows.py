@@ -335,11 +335,6 @@ def _note_duplicates(table: pa.Table, problems: Problems) -> None:
         )
 
 
-def make_questions(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
-    """Make a question set from rows."""
-    return check_questions(pa.Table.from_pylist(list(rows), schema=QUESTION_SCHEMA), source)
-
-
 def check_questions(table: pa.Table, source: Path) -> pa.Table:
     """Return the questions; DataError if two have the same id."""
     if pc.count_distinct(table["question_id"]).as_py() != table.num_rows:

@@ -218,10 +218,6 @@ class SamplingOptions(KeyOptions):
     few_shot: Path | None = option("JSON lines of few-shot examples.", None)
     completion: bool = option("Use the completions endpoint, not chat.", False)
     max_questions: int | None = option("Choose this many questions at random.", None)
-    difficulties: Sequence[str] | None = option(
-        "Choose only questions of these difficulties.", None
-    )
-    stratify: bool = option("Choose equally many of each difficulty.", False)
     max_cost: float | None = option("Stop before the cost exceeds this much money.", None)
     scorer: str | None = option(
         "URL of a server that scores samples, for best-of-n; its key is in SCORER_API_KEY.", None

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import DataError
-from adacompute.datasets.competition_math import parse_difficulty
 from adacompute.datasets.logs.eval_files import read_header, read_sample_documents
-from adacompute.datasets.logs.log_rows import GradeFunction, Row, make_log_samples
+from adacompute.datasets.logs.log_rows import GradeFunction, Row, make_log_samples, parse_difficulty
 from adacompute.datasets.records import as_number, as_text, get_in, parse_json, read_bytes
 
 if TYPE_CHECKING:

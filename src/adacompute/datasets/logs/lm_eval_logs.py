@@ -23,10 +23,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import DataError
-from adacompute.datasets.competition_math import parse_difficulty
-from adacompute.datasets.gsm8k import MARK, final_answer
 from adacompute.datasets.logs.harness import METRIC, AnswerRecipe, make_answer_recipe
-from adacompute.datasets.logs.log_rows import GradeFunction, Row, make_log_samples
+from adacompute.datasets.logs.log_rows import GradeFunction, Row, make_log_samples, parse_difficulty
 from adacompute.datasets.records import (
     as_number,
     as_text,
@@ -34,7 +32,7 @@ from adacompute.datasets.records import (
     parse_json,
     read_bytes,
     read_examples,
-    read_located,
+    read_records,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +44,9 @@ MIN_CORRECT_SCORE = 0.5
 """Smallest value of a metric that counts as correct."""
 
 QUESTION_FIELDS = ("question", "problem", "query", "input", "text")
+
+MARK = "####"
+"""Marker before the final answer of a solution of GSM8K."""
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)")
 _LOG_KEYS = frozenset({"doc_id", "doc", "resps", "filtered_resps"})
@@ -92,12 +93,12 @@ def _read_log(path: Path) -> list[Row]:
     task = _read_task(path)
     recipes: dict[str, AnswerRecipe | None] = {}
     rows: list[Row] = []
-    for location, record in read_located(path, ()):
+    for where, record in read_records(path):
         name = as_text(record.get("filter")) or "none"
         if name not in recipes:
             recipes[name] = make_answer_recipe(task.config, name)
         if name == next(iter(recipes)):
-            rows += _rows(location, task, record, recipes[name])
+            rows += _rows(f"{where} of {path}", task, record, recipes[name])
     return rows
 
 
@@ -131,7 +132,9 @@ def _rows(
     columns = {
         "question_id": f"{task.name}/{number}",
         "question": next((text for text in texts if text is not None), prompt),
-        "gold": (final_answer(gold) if MARK in gold else gold) or None,
+        "gold": gold.rpartition(MARK)[2].strip().replace(",", "") or None
+        if MARK in gold
+        else gold or None,
         "difficulty": parse_difficulty(get_in(document, "difficulty"))
         or parse_difficulty(get_in(document, "level")),
         "temperature": as_number(get_in(settings, "temperature")),

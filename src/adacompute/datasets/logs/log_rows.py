@@ -7,11 +7,13 @@ numbered in the order of the rows. The function that grades is an argument.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from adacompute.core.errors import DataError
+from adacompute.datasets.records import as_text
 from adacompute.datasets.rows import make_samples
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Row = dict[str, Any]
+
+_LEVEL = re.compile(r"(?:Level\s*)?([0-9]+(?:\.[0-9]+)?)", re.IGNORECASE)
 
 
 class GradesProtocol(Protocol):
@@ -38,6 +42,18 @@ class GradesProtocol(Protocol):
 
 GradeFunction = Callable[[Sequence[str | None], str | None], GradesProtocol]
 """Grades the completions of one question with its gold answer."""
+
+
+def parse_difficulty(level: Any) -> str | None:  # noqa: ANN401 - any JSON
+    """Return the difficulty of a ``level``; other words than ``Level N`` are kept.
+
+    >>> [parse_difficulty(level) for level in ("Level 3", 3, "Level ?", "hard")]
+    ['3', '3', None, 'hard']
+    """
+    text = (as_text(level) or "").strip()
+    if found := _LEVEL.fullmatch(text):
+        return found[1]
+    return None if not text or "?" in text else text
 
 
 def make_log_samples(
