@@ -7,7 +7,6 @@ import pytest
 
 from adacompute.core.evidence import (
     ENOUGH,
-    RiseDetector,
     bound_mean,
     bound_quantile,
     bound_share,
@@ -71,18 +70,3 @@ def test_few_values_have_no_bounds() -> None:
     assert bound_quantile(np.arange(10.0), 0.95)[1] == np.inf
     low, high = bound_quantile(np.arange(1000.0), 0.5)
     assert 430 < low < 500 < high < 570
-
-
-def count_until_rise(mean: float, seed: int, limit: int) -> int:
-    """Values of 0 and 1 with a mean until a rise above 0.3 is said, at most ``limit``."""
-    values = np.random.default_rng(seed).random(limit) < mean
-    detector = RiseDetector(0.3)
-    return next((n for n, one in enumerate(values.tolist(), 1) if detector.add(one)), limit)
-
-
-def test_a_rise_is_found_soon_and_false_alarms_are_rare() -> None:
-    assert np.mean([count_until_rise(0.3, seed, 5_000) == 5_000 for seed in range(40)]) >= 0.9
-    found = [count_until_rise(0.6, seed, 1_000) for seed in range(40)]
-    assert not any(map(RiseDetector(np.inf).add, [1.0] * 200_000))  # nothing is expected
-    assert max(found) < 200
-    assert 20 < np.mean(found) < 100

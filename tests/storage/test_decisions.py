@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -18,7 +17,6 @@ import pytest
 from adacompute.core.errors import DataError
 from adacompute.storage import decisions
 from adacompute.storage.decisions import DecisionLog, read_decisions
-from adacompute.storage.line_files import append_line
 
 
 def record(number: int, **more: Any) -> dict[str, Any]:
@@ -81,27 +79,6 @@ def test_a_truncated_line_is_skipped(tmp_path: Path) -> None:
     with active.open("ab") as file:
         file.write(b'{"id": "half')
     assert ids(tmp_path) == ["d0"]
-
-
-def test_what_is_known_of_deleted_decisions_is_deleted_too(tmp_path: Path) -> None:
-    log = DecisionLog(tmp_path, keep_days=1.0)
-    for number in range(2):
-        log.append(record(number))
-        log.rotate()
-        log.compact()
-    log.append(record(2))
-    for name in (decisions.GRADES, decisions.TO_GRADE):
-        for number in range(3):
-            append_line(tmp_path / name, {"id": f"d{number}"}, 1_000)
-        with (tmp_path / name).open("a") as file:
-            file.write('{"id": "d1')
-    old = min(tmp_path.glob("decisions-*.parquet"))
-    os.utime(old, (1.0, 1.0))
-    log.compact()
-    for name in (decisions.GRADES, decisions.TO_GRADE):
-        lines = (tmp_path / name).read_text().splitlines()
-        assert [json.loads(line)["id"] for line in lines] == ["d1", "d2"]
-    assert ids(tmp_path) == ["d1", "d2"]
 
 
 def test_retention_deletes_tables_by_age_and_size(tmp_path: Path) -> None:
@@ -191,7 +168,7 @@ def test_compaction_in_a_process(tmp_path: Path) -> None:
     assert ids(tmp_path) == ["d0", "d1"]
     log.rotate()
     (full,) = tmp_path.glob("full-*.jsonl")
-    full.write_text('{"format": 2, "id": "d9", "key": "no number"}\n')
+    full.write_text('{"format": 3, "id": "d9", "key": "no number"}\n')
     with pytest.raises(OSError, match=r"exited with 1: .*no number"):
         log.compact_in_process()
 

@@ -21,7 +21,6 @@ from adacompute.cli.results import (
     print_demo_step,
     print_estimate,
     print_fit,
-    print_graded_log,
     print_grades,
     print_import,
     print_report,
@@ -56,11 +55,6 @@ def import_(*, source: Path | None, run: Path, options: ImportOptions, as_json: 
 @command("grade", GradeOptions, DIRECTORY)
 def grade(*, run: Path, options: GradeOptions, as_json: bool) -> None:
     """Grade samples."""
-    if options.grader is None:
-        from adacompute.stages.research.grade_log import grade_log
-
-        show(grade_log(run, options.grades), print_graded_log, as_json=as_json)
-        return
     from adacompute.stages.research.grade import grade_run
 
     with progress("Grading") as report:

@@ -108,27 +108,6 @@ def _format_range(low: int, high: int) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def print_graded_log(result: Result) -> None:
-    """Print what grades say of a gateway's answers."""
-    print_text(
-        f"{result['graded']:,} of {result['decisions']:,} answers are graded, a selection; and "
-        f"{result['random']['graded']:,} of {result['chosen']:,} that were chosen at random."
-    )
-    rows = [
-        {
-            "Answers": name.replace("_", ", "),
-            "Graded": own["graded"],
-            "Right": format_percent(own["right"]) if own["graded"] else "-",
-            "Interval": " to ".join(map(format_percent, (own["right_low"], own["right_high"]))),
-        }
-        for name in ("all", "sure", "unsure", "random", "random_sure")
-        for own in [result[name]]
-    ]
-    print_rows("Right answers, with 95 % intervals that hold however often one looks", rows)
-    if result["unknown"]:
-        print_text(f"{result['unknown']:,} grades are of no answer in this log.")
-
-
 def print_grades(result: Result) -> None:
     """Print what was graded."""
     n_samples = result["samples"]

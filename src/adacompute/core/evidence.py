@@ -24,14 +24,8 @@ RISK = 0.05
 MIN_VALUES, MIXTURE = 30, 0.0081
 """Values from which a mean is nearly normal, and the mixture's variance: best at 1,000 values."""
 
-MIN_RUN = 100_000
-"""Values between two false alarms of a rise, on average at least."""
-
 N_STEPS = 40
 """Steps in which a bound is searched."""
-
-BETS = (0.1, 0.3, 1.0)
-"""Sizes of bets on a rise: large ones find a large rise sooner, small ones a small one."""
 
 ENOUGH = math.log10(1 / RISK)
 """Evidence at which a claim is rejected with a confidence of 95 %."""
@@ -100,29 +94,3 @@ def bound_quantile(values: FloatArray, share: float) -> tuple[float, float]:
     first = bisect(below, share, key=lambda n: bound_share(n, size - n)[1])
     last = bisect_left(below, share, key=lambda n: bound_share(n, size - n)[0])
     return ordered[first], ordered[last]
-
-
-class RiseDetector:
-    """Says when the mean of values from 0 to 1 has risen above a bound, at whatever time.
-
-    While the mean of each value, given those before, is at most the bound, it says so on average
-    no sooner than after ``MIN_RUN`` values (a detector of Shiryaev and Roberts: bets on a rise,
-    begun at each value).
-
-    >>> detector, values = RiseDetector(0.3), [0.2] * 1000 + [0.6] * 100
-    >>> values[: [detector.add(one) for one in values].index(True)].count(0.6)
-    16
-    """
-
-    def __init__(self, bound: float) -> None:
-        self._bound = bound
-        self._sums = [0.0] * len(BETS)
-
-    def add(self, value: float) -> bool:
-        """Take a value; True if the mean has risen."""
-        rise, limit = value / self._bound - 1.0, MIN_RUN * len(BETS)
-        self._sums = [
-            min((before + 1.0) * (1.0 + bet * rise), limit)
-            for before, bet in zip(self._sums, BETS, strict=True)
-        ]
-        return sum(self._sums) >= limit

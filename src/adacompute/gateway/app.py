@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from urllib.parse import unquote
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.accounting.feedback import PATH as FEEDBACK
 from adacompute.gateway.connection.exchange import Exchange, Receive, Scope, Send
 from adacompute.gateway.gateway import Gateway
 from adacompute.gateway.processes.operator_pages import (
@@ -29,9 +28,7 @@ from adacompute.spending.registers import Register
 
 
 class Application:
-    """The gateway as an ASGI application: /v1 and feedback are the gateway's.
-
-    The rest is the operator's.
+    """The gateway as an ASGI application: /v1 is the gateway's, and the rest is the operator's.
 
     Of the operator's pages, /health is always there, and /ready and /metrics unless they are
     served on another port. An ASGI server starts and stops it. Mounted inside another
@@ -74,7 +71,7 @@ class Application:
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("raw_path") or scope["path"].encode()
-        if not path.startswith(b"/v1/") and path != FEEDBACK.encode():
+        if not path.startswith(b"/v1/"):
             await self._operator(scope, receive, send)
             return
         if not self._is_started:

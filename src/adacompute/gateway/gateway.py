@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Self, cast
 
 from adacompute.core.errors import ModelTimeout
-from adacompute.gateway.accounting import feedback
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.accounting.spending import Spending
 from adacompute.gateway.connection.bodies_in_flight import (
@@ -106,7 +105,6 @@ class Gateway:
             price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
         self.account = Account(config, price_lists)
         self._engines: dict[str, Engine] = {}
-        self._feedback = feedback.Feedback(config.decisions, self._engines, self.account.metrics)
         self._spending = Spending(config, tuple(models.values()), self.account.metrics, register)
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -278,12 +276,8 @@ class Gateway:
             await self._serve_authorized(exchange)
 
     async def _serve_authorized(self, exchange: Exchange) -> None:
-        is_feedback = exchange.path == feedback.PATH
-        max_bytes = feedback.MAX_BYTES if is_feedback else int(self.config.max_body_mb * MB)
+        max_bytes = int(self.config.max_body_mb * MB)
         body = await exchange.read(max_bytes=max_bytes, timeout_s=self.config.body_timeout_s)
-        if is_feedback:
-            await self._feedback.serve(exchange, body)
-            return
         with exchange.cancel_on_disconnect():
             found = await self._read(exchange, body)
             request = found.virtual
@@ -355,14 +349,8 @@ class Gateway:
             return 405, "the method is not supported", "invalid_method"
         if has_dot_segments(exchange.path):
             return 400, "the path must not contain '..'", "invalid_path"
-        return self._client_rejection(exchange, client)
-
-    def _client_rejection(self, exchange: Exchange, client: str) -> tuple[int, str, str] | None:
-        """Return why a request is rejected by its path, or because the upstream fails."""
-        place = exchange.method, exchange.path
-        if place != ("POST", feedback.PATH) and not self.clients.allows_path(client, *place):
-            message = "this method and path are not allowed"
-            return 403, message, "path_not_allowed"
+        if not self.clients.allows_path(client, exchange.method, exchange.path):
+            return 403, "this method and path are not allowed", "path_not_allowed"
         return None
 
     async def reject(self, exchange: Exchange, status: int, message: str, code: str) -> None:

@@ -47,15 +47,12 @@ class ImportOptions(NameOptions, GoldOptions, ColumnOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class GradeOptions:
-    """Grade the samples of a run, or read grades of a gateway's answers.
+    """Grade the samples of a run.
 
     adacompute research grade run --grader numeric
     """
 
-    grader: str | None = option(f"{GRADERS} Not for a decision log.", None)
-    grades: Path | None = option(
-        "CSV or JSONL file with id and correct of answers (default: what clients sent).", None
-    )
+    grader: str = option(GRADERS)
 
 
 @dataclass(frozen=True, kw_only=True)

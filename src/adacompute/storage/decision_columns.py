@@ -54,10 +54,6 @@ DECISION_COLUMNS: Columns = {
     "audit": (pa.bool_(), "whether the request was sampled to the largest level afterwards"),
     "shadow": (pa.bool_(), "whether the request was served in shadow mode"),
     "today": (pa.bool_(), "whether the request was answered as today (``today_share``)"),
-    "fallback": (
-        pa.string(),
-        "why, if not by its share: ``drift``, ``precision`` or ``error``; otherwise null",
-    ),
     "scorer_error": (pa.string(), "why the scorer failed; null if it did not"),
     "upstream_model": (pa.string(), "the upstream's name of the model"),
     "client": (pa.string(), "name of the client; ``-`` without client keys"),

@@ -35,18 +35,15 @@ from adacompute.storage.decision_columns import (
     LOGGED_SAMPLE_COLUMNS,
     make_schema,
 )
-from adacompute.storage.line_files import remove_lines
 from adacompute.storage.regular_files import check_regular, read_table
 
-FORMAT = 2
+FORMAT = 3
 """Version of the log's fields; logs of other versions are rejected."""
 
 BATCH_VALUES = 2_000
 """Decisions and samples that are held in memory while a file is compacted."""
 
 _FORMAT_KEY = b"adacompute.log_format"
-GRADES, TO_GRADE = "grades.jsonl", "to_grade.jsonl"
-"""What clients say of decisions, and the decisions of a random share of the requests with texts."""
 
 ACTIVE, FULL, COMPACTED = "active-*.jsonl", "full-*.jsonl", "decisions-*.parquet"
 DAY_S = 86_400.0
@@ -160,10 +157,7 @@ class DecisionLog:
             yield
 
     def _apply_retention(self) -> None:
-        """Delete the oldest tables until all are within ``keep_days`` and ``keep_bytes``.
-
-        What else is known of their decisions goes with them.
-        """
+        """Delete the oldest tables until all are within ``keep_days`` and ``keep_bytes``."""
         files = sorted(self.directory.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
         size = sum(path.stat().st_size for path in files)
         for path in files:
@@ -172,30 +166,6 @@ class DecisionLog:
                 break
             size -= status.st_size
             path.unlink()
-        if not all(path.exists() for path in files):
-            for name in (GRADES, TO_GRADE):
-                _forget_lines(self.directory / name)
-
-
-def _forget_lines(path: Path) -> None:
-    """Remove the lines of decisions that are no longer in the log of a file."""
-    if not path.exists():
-        return
-    gone = {str(record.get("id")) for record in read_records(path)}
-    for pattern in (ACTIVE, FULL):  # in the order in which a file changes its name
-        for file in path.parent.glob(pattern):
-            with suppress(FileNotFoundError):
-                gone -= {str(record.get("id")) for record in read_records(file)}
-    for file in path.parent.glob(COMPACTED):
-        gone.difference_update(read_table(file, ["id"])["id"].to_pylist())
-
-    def is_gone(line: bytes) -> bool:
-        try:
-            return str(json.loads(line).get("id")) in gone
-        except (ValueError, AttributeError):
-            return True  # cut off
-
-    remove_lines(path, is_gone)
 
 
 def has_decisions(directory: Path) -> bool:

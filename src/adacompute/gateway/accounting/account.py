@@ -16,20 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.core.types import hash_text
 from adacompute.gateway.accounting.call_log import CallLog, CallOrigin, CallRecorder, Purpose
-from adacompute.gateway.accounting.decision_records import (
-    describe_decision,
-    describe_for_grading,
-)
+from adacompute.gateway.accounting.decision_records import describe_decision
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import LOG, log
 from adacompute.gateway.requests.openai_requests import PATHS
 from adacompute.gateway.settings.config import TEXTS, Config
-from adacompute.gateway.voting.decision import is_among
 from adacompute.spending.attempts import MAX_TEXT_CHARS
-from adacompute.storage.decisions import TO_GRADE
-from adacompute.storage.line_files import append_line
 
 if TYPE_CHECKING:
     from adacompute.gateway.connection.exchange import Exchange
@@ -51,9 +44,6 @@ MIN_DRIFT_REQUESTS = 200
 
 DRIFT_THRESHOLD = 2.0
 """Drift above which, or below the inverse of which, a warning is logged."""
-
-MAX_TO_GRADE_BYTES = 100_000_000
-"""Size at which no more requests are written for grading."""
 
 WARN_S = 60.0
 """Least time between two warnings of the same kind."""
@@ -188,7 +178,6 @@ class Account:
         self._show_price(engine, decision)
         self._show_drift(engine, decision)
         self._write(engine, decision, outcome.model)
-        self._write_for_grading(engine, outcome)
 
     def record_abandoned(self, engine: Engine, decision: Decision, model: RequestModel) -> None:
         """Record calls and samples of a request that got no answer, if it made any call."""
@@ -262,13 +251,10 @@ class Account:
         costs = self._request_costs.setdefault(model, deque(maxlen=WINDOW))
         costs.append(decision.cost)
         self.metrics.set_mean("request_cost_mean", model, costs)
-        baseline, distance = virtual.bundle.baseline, None
-        is_known = decision.question_source != "none" and decision.features.size > 0
-        if baseline is not None and is_known:
-            distance = float(baseline.measure_drift(decision.features[None, :])[0])
-        engine.fallback.watch(decision, distance)
-        if baseline is None or distance is None:
+        baseline = virtual.bundle.baseline
+        if baseline is None or decision.question_source == "none" or not decision.features.size:
             return
+        distance = float(baseline.measure_drift(decision.features[None, :])[0])
         distances = self._feature_distances.setdefault(model, deque(maxlen=WINDOW))
         distances.append(distance)
         if len(distances) >= MIN_DRIFT_REQUESTS:
@@ -302,20 +288,6 @@ class Account:
             self._compacting = asyncio.ensure_future(
                 asyncio.to_thread(_log_failure, self._log.compact_in_process)
             )
-
-    def _write_for_grading(self, engine: Engine, outcome: Outcome) -> None:
-        """Write a random share of the requests, with their texts, for people to grade."""
-        number, model = outcome.decision.id, engine.virtual.name
-        chosen_by = f"{hash_text(number):016x}"  # the id itself chooses those as today and audits
-        if self._log is None or not is_among(chosen_by, engine.virtual.grade_share):
-            return
-        path = self._log.directory / TO_GRADE
-        try:
-            append_line(path, describe_for_grading(outcome), MAX_TO_GRADE_BYTES)
-        except OSError as error:
-            if self._is_due("grading", model):
-                message = "requests for grading are not written: grade and remove the file"
-                log(logging.WARNING, message, model=model, path=str(path), error=str(error))
 
 
 def _log_failure(compact: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Decision records: what is written of a decision, to its log and for people to grade.
+"""Decision records: what is written of a decision to its log.
 
 Texts are written only where the configuration says so. It writes no file.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.types import replace_surrogates
 
 if TYPE_CHECKING:
-    from adacompute.gateway.voting.decision import Decision, Outcome
+    from adacompute.gateway.voting.decision import Decision
     from adacompute.gateway.voting.engine import Engine
     from adacompute.models.model import CallUsage
 
@@ -69,25 +69,6 @@ def describe_decision(
         "audit": decision.is_audit,
         "shadow": decision.is_shadow,
         "today": decision.is_today,
-        "fallback": decision.fallback,
         "scorer_error": decision.scorer_error,
         "samples": samples,
-    }
-
-
-def describe_for_grading(outcome: Outcome) -> dict[str, Any]:
-    """What a person needs to grade an answer; ``correct`` is for the grade."""
-    decision, session = outcome.decision, outcome.decision.session
-    parsed = session.values[decision.chosen] if decision.chosen >= 0 else None
-    return {
-        "id": decision.id,
-        "time": decision.started_at,
-        "model": decision.model,
-        "client": decision.client,
-        "question": session.question,
-        "completion": outcome.sample.text,
-        "answer": parsed,
-        "p_correct": decision.p_correct,
-        "sure": decision.is_sure,
-        "correct": None,
     }

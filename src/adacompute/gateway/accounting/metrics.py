@@ -90,10 +90,6 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "What calls used beyond the most that was reserved for them, in the unit of the cap.",
         ("cap",),
     ),
-    "feedback_total": (
-        "Answers that clients graded, by whether they were sure and whether they were right.",
-        ("model", "sure", "correct"),
-    ),
     "removed_headers_total": (
         "Headers and parts of queries that may choose a payer or target, removed from requests.",
         (),
@@ -108,11 +104,7 @@ HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "agreement": ("Share of the parsed answers that agree with the most frequent one.", SHARES),
     "p_correct": ("How likely the answer is right, where the bundle can say.", SHARES),
 }
-EVIDENCE: Final = "precision_evidence"
 GAUGES: Mapping[str, str] = {
-    EVIDENCE: "Evidence of graded answers against the guaranteed precision, as a power "
-    "of ten; above 1.3 it is broken, with 95 % confidence.",
-    "fallback": "1 while a model answers as today because of its fallback, otherwise 0.",
     "price": "Price of the last request at the default budget.",
     "debt": "What requests cost beyond the default budget, in the unit of the bundle; "
     "negative if they cost less.",
@@ -173,7 +165,7 @@ class Metrics:
                 PREFIX + name,
                 text,
                 ("model",),
-                multiprocess_mode="livesum" if name == EVIDENCE else "mostrecent",
+                multiprocess_mode="mostrecent",
                 **own,
             )
             for name, text in GAUGES.items()

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.gateway.accounting.caps import SERVED, Caps
@@ -21,7 +20,6 @@ from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import log
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.engine import Engine
-from adacompute.gateway.voting.fallback import Fallback
 from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.spending.caps.counters import Counter
@@ -59,7 +57,6 @@ class Spending:
         self._has_caps = bool(config.caps) or any(one.audit_share for one in models)
         self._register = config.open_register() if register is None and self._has_caps else register
         self._budgets: list[HeldBudgets] = []
-        self._fallbacks: list[Fallback] = []
         self._file: ReplicaFile | None = None
         self._exchanging: asyncio.Task[None] | None = None
         self._warned_at = -WARN_S
@@ -91,9 +88,8 @@ class Spending:
         self.caps = Caps(self._config.caps, meter, shares)
 
     async def start(self, engines: Sequence[Engine]) -> None:
-        """Exchange the counts of held budgets and the fallbacks, now and from now on."""
+        """Exchange the counts of held budgets, now and from now on."""
         self._budgets = [one.held_budgets for one in engines]
-        self._fallbacks = [one.fallback for one in engines if one.fallback.is_on]
         await self._exchange()
         self._exchanging = asyncio.create_task(self._run())
 
@@ -148,24 +144,18 @@ class Spending:
             self._show_caps()
 
     async def _exchange(self) -> None:
-        register = self._register
-        exchanges = [(one.key, partial(one.exchange, register)) for one in self._fallbacks]
-        if register is not None:
-            pacers = [one for budgets in self._budgets for one in budgets.pacers]
-            exchanges += [(one.key, partial(one.exchange, register)) for one in pacers]
-        for key, exchange in exchanges:
+        if self._register is None:
+            return
+        for pacer in [one for budgets in self._budgets for one in budgets.pacers]:
             try:
-                await exchange()
+                await pacer.exchange(self._register)
             except (RegisterError, DataError) as error:
                 if time.monotonic() - self._warned_at >= WARN_S:
                     self._warned_at = time.monotonic()
-                    message = "mean costs and fallbacks are those of each process alone"
-                    log(logging.WARNING, message, key=key, error=str(error))
+                    message = "mean costs are those of each process alone"
+                    log(logging.WARNING, message, key=pacer.key, error=str(error))
                 if isinstance(error, RegisterError):
                     break
-        for fallback in self._fallbacks:
-            is_begun = fallback.reason is not None
-            self._metrics.set_gauge("fallback", fallback.model, float(is_begun))
 
     def _show_caps(self) -> None:
         """Show what is known of the store and of all caps."""

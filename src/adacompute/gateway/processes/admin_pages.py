@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from adacompute.gateway.connection.browser_checks import BrowserChecks, is_loopback
@@ -17,8 +15,6 @@ from adacompute.gateway.connection.exchange import Exchange, Receive, Scope, Sen
 from adacompute.gateway.error_replies import send_rejection
 from adacompute.gateway.processes.operator_pages import Page, make_pages, metrics_page, ready_page
 from adacompute.gateway.requests.clients import Clients
-from adacompute.gateway.voting.fallback import read_fallbacks, reset_fallbacks
-from adacompute.spending.registers import RegisterError
 
 if TYPE_CHECKING:
     from adacompute.gateway.processes.supervisor import Supervisor
@@ -60,12 +56,6 @@ def make_admin_pages(supervisor: Supervisor) -> Any:  # noqa: ANN401 - Starlette
             return Page(CONFLICT, {"status": "rejected", "error": error})
         return Page(OK, {"status": "applied"})
 
-    async def fallbacks(authorization: str | None) -> Page:
-        return await _list_fallbacks(supervisor, authorization, is_reset=False)
-
-    async def reset(authorization: str | None) -> Page:
-        return await _list_fallbacks(supervisor, authorization, is_reset=True)
-
     pages = make_pages(
         {
             "GET /health": health,
@@ -73,8 +63,6 @@ def make_admin_pages(supervisor: Supervisor) -> Any:  # noqa: ANN401 - Starlette
             "GET /metrics": metrics,
             "GET /admin/workers": workers,
             "POST /admin/reload": reload,
-            "GET /admin/fallbacks": fallbacks,
-            "POST /admin/reset-fallbacks": reset,
         }
     )
     return _refuse_web_pages(pages, supervisor.config.admin_host)
@@ -91,28 +79,6 @@ def _refuse_web_pages(pages: Callable[..., Awaitable[None]], host: str) -> Any: 
         await pages(scope, receive, send)
 
     return check
-
-
-async def _list_fallbacks(
-    supervisor: Supervisor, authorization: str | None, *, is_reset: bool
-) -> Page:
-    """List the models that answer as today because of their fallback, and perhaps end that."""
-    if (rejection := _rejection(supervisor, authorization)) is not None:
-        return rejection
-    config = supervisor.config
-    register = config.open_register()
-    try:
-        found = await read_fallbacks(register, config.models)
-        if is_reset:
-            await reset_fallbacks(register, found)
-    except RegisterError as error:
-        return Page(UNAVAILABLE, {"error": str(error)})
-    finally:
-        with suppress(RegisterError):
-            await register.close()
-    return Page(
-        OK, {"reset" if is_reset else "fallbacks": {n: asdict(s) for n, s in found.items()}}
-    )
 
 
 def _rejection(supervisor: Supervisor, authorization: str | None) -> Page | None:

@@ -215,8 +215,6 @@ class Config:
         for name, model in self.models.items():
             check_name(name)
             model.check_upstreams(name, self.upstreams)
-            if model.grade_share and self.decision_log == NO_LOG:
-                raise ConfigError(f"grade_share of models.{name} needs a decision_log")
         for client, digest in self.client_keys.items():
             check_key(client, digest)
         if self.admin_key is not None:

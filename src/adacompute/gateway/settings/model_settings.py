@@ -17,10 +17,6 @@ FLAG, REFUSE, REFUSE_WITH_ANSWER = "flag", "refuse", "refuse-with-answer"
 UNSURE = (FLAG, REFUSE, REFUSE_WITH_ANSWER)
 """What to do with answers that are not sure."""
 
-NO_FALLBACK, TODAY = "none", "today"
-FALLBACKS = (NO_FALLBACK, TODAY)
-"""How to answer when the policy cannot be relied on."""
-
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _MODEL_LIMITS = (
     "max_rounds",
@@ -62,14 +58,6 @@ class ModelConfig:
     today_share: float = 0.0
     """Share of requests that are answered as today: by as many equal votes as ``fit --today`` was
     given, in one round. Lower it step by step; ``spend`` shows what the others save."""
-    fallback: str = NO_FALLBACK
-    """How requests are answered after an error of the policy, a drift of questions or answers, or
-    grades that break the guaranteed precision: ``none`` (no difference) or ``today`` (as with
-    ``today_share``), [until it is reset](../how-to/trust-answers.md#fall-back-to-today)."""
-    grade_share: float = 0.0
-    """Share of requests whose question and answer are written to ``to_grade.jsonl`` of the decision
-    log, in full: only [grades of requests that were chosen at
-    random](../how-to/trust-answers.md#grade-a-random-share) say something of all answers."""
     accept_verdict: bool = False
     """Serve a policy whose verdict is loss, no gain or inconclusive."""
     pacing: bool = True
@@ -106,15 +94,14 @@ class ModelConfig:
                 f"bundle_digest must be 64 hexadecimal digits, not {self.bundle_digest!r}: copy "
                 "what 'adacompute fit' printed"
             )
-        for name, known in (("unsure", UNSURE), ("fallback", FALLBACKS)):
-            if (value := getattr(self, name)) not in known:
-                raise ConfigError(f"{name} must be {' or '.join(known)}, not {value!r}")
+        if self.unsure not in UNSURE:
+            raise ConfigError(f"unsure must be {' or '.join(UNSURE)}, not {self.unsure!r}")
         if self.answer_field is not None:
             check_pointer(self.answer_field, "answer_field")
         for name in _MODEL_LIMITS:
             if (value := getattr(self, name)) is not None:
                 check_positive(value, name)
-        for name in ("audit_share", "audit_max_share", "today_share", "grade_share"):
+        for name in ("audit_share", "audit_max_share", "today_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be a share from 0 to 1, not {getattr(self, name)}")
 

@@ -39,9 +39,9 @@ class Decision:
     ``samples_planned`` is more than that only in shadow mode. ``chosen`` is the index of the sample
     that answers, −1 where none was parsed. ``p_correct`` is how likely it is right, and ``is_sure``
     whether its precision is guaranteed; None is not known. ``prepare_s`` is the time before the
-    first decision. ``is_today`` says that it is answered as today, and ``fallback`` why, if not by
-    its share. ``cost`` is in the unit of the bundle, and ``pacer`` is what the price came from, if
-    it is not that of a budget of the request's own.
+    first decision. ``is_today`` says that it is answered as today. ``cost`` is in the unit of the
+    bundle, and ``pacer`` is what the price came from, if it is not that of a budget of the
+    request's own.
     """
 
     id: str
@@ -62,7 +62,6 @@ class Decision:
     is_audit: bool = False
     is_shadow: bool = False
     is_today: bool = False
-    fallback: str | None = None
     scorer_error: str | None = None
     client: str | None = None
     cost: float = 0.0

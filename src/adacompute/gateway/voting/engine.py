@@ -13,21 +13,19 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from functools import lru_cache
 
 from adacompute.core.errors import BundleError, InfeasibleBudget
 from adacompute.core.signals import SCORE
-from adacompute.core.types import Float32Array, hash_bytes, hash_text
+from adacompute.core.types import hash_bytes, hash_text
 from adacompute.gateway.accounting.call_log import CallRecorder
 from adacompute.gateway.requests.fields import COMPLETIONS
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.requests.refusals import BadRequest
 from adacompute.gateway.voting.choice import Chooser
 from adacompute.gateway.voting.decision import Decision, Outcome, is_among
-from adacompute.gateway.voting.fallback import ERROR, Fallback
 from adacompute.gateway.voting.held_budgets import HeldBudgets
-from adacompute.gateway.voting.questions import NO_FEATURES, Question, QuestionReader
+from adacompute.gateway.voting.questions import Question, QuestionReader
 from adacompute.gateway.voting.request_model import RequestModel, Target
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.models.formats.body import Body
@@ -36,7 +34,6 @@ from adacompute.models.messages import Sample
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
 from adacompute.policies.bundles.arm_settings import edit_request
-from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.bundles.bundle_checks import TODAY_PRICE
 from adacompute.sampling.blocks import question_features
 from adacompute.sampling.grading import LARGE, Grading
@@ -70,7 +67,6 @@ class Engine:
         self.grading = grading or Grading(virtual.grader)
         self._price_for(virtual.budget)
         self.held_budgets = HeldBudgets(virtual, replica)
-        self.fallback = Fallback(virtual)
         self._questions = QuestionReader(virtual.bundle)
         self._chooser = Chooser(virtual.scorer)
         self._round_s = 0.0
@@ -91,16 +87,6 @@ class Engine:
         await self.grading.parse(session, Sample("The answer is \\frac{1}{2}."))
 
     async def begin(self, request: VirtualRequest, client: str = "") -> Decision:
-        """Open a request; one whose policy fails is opened as today, if that is its fallback."""
-        try:
-            return await self._begin(request, client)
-        except Exception as error:
-            if self.fallback.covers(error):
-                question = replace(self._questions.find(request.prompt), features=NO_FEATURES)
-                return self.open(request, question, client)
-            raise
-
-    async def _begin(self, request: VirtualRequest, client: str) -> Decision:
         """Open a request; large ones are opened in a thread, one at a time."""
         if len(request.body.data) <= LARGE:
             question = await self._questions.read(request.prompt)
@@ -130,15 +116,22 @@ class Engine:
         number = hashlib.blake2b(f"{body}{time.time_ns()}".encode(), digest_size=9).hexdigest()
         # Without a question, requests are mixed: the same prompt must not always get the least.
         key = hash_text(number if text is None else text)
-        fallback = self.fallback.reason
-        is_today = fallback is not None or is_among(number, self.virtual.today_share)
-        today = self.virtual.as_today if is_today else None
+        today = self.virtual.as_today if is_among(number, self.virtual.today_share) else None
         if today is not None:
             bundle, price, pacer = today, TODAY_PRICE, None
         features = question.features
         if features is None:
             features = question_features(self.virtual.bundle, text)
-        session = self._start_session(bundle, text, price, key, features)
+        session = Session(
+            bundle,
+            text,
+            price=price,
+            grader=self.virtual.grader,
+            max_rounds=self._max_rounds(),
+            key=key,
+            features=features,
+        )
+        session.ask()
         return Decision(
             id=number,
             model=self.virtual.name,
@@ -150,37 +143,7 @@ class Engine:
             prepare_s=time.perf_counter() - start - session.progress.decision_s,
             pacer=pacer,
             is_today=today is not None,
-            fallback=fallback,
         )
-
-    def _start_session(
-        self, bundle: Bundle, text: str | None, price: float, key: int, features: Float32Array
-    ) -> Session:
-        """Return a session that has made its first decision."""
-        session = Session(
-            bundle,
-            text,
-            price=price,
-            grader=self.virtual.grader,
-            max_rounds=self._max_rounds(),
-            key=key,
-            features=features,
-        )
-        session.ask()
-        return session
-
-    def _begins_again(self, decision: Decision, error: Exception) -> bool:
-        """Whether the policy failed and today's answer is the fallback; then begin it."""
-        today, before = self.virtual.as_today, decision.session
-        if decision.is_today or today is None or not self.fallback.covers(error):
-            return False
-        if decision.pacer is not None:
-            decision.pacer.cancel()
-        decision.session = self._start_session(
-            today, before.question, TODAY_PRICE, before.progress.key, NO_FEATURES
-        )
-        decision.pacer, decision.is_today, decision.fallback = None, True, ERROR
-        return True
 
     def request_model(
         self,
@@ -236,28 +199,12 @@ class Engine:
         session = decision.session
         if session.n_planned != 1 or self.virtual.bundle.arms:
             return False
-        try:
-            return all(session.planned_after([answer]) is None for answer in (0, -1))
-        except Exception as error:
-            if self._begins_again(decision, error):
-                return False
-            raise
+        return all(session.planned_after([answer]) is None for answer in (0, -1))
 
     async def run(
         self, model: RequestModel, decision: Decision, remaining_s: float = math.inf
     ) -> Outcome:
         """Sample and decide until the policy stops or no time remains, then choose."""
-        start = time.perf_counter()
-        try:
-            return await self._run(model, decision, remaining_s)
-        except Exception as error:
-            if self._begins_again(decision, error):
-                remaining_s -= time.perf_counter() - start
-                return await self._run(model, decision, remaining_s)
-            raise
-
-    async def _run(self, model: RequestModel, decision: Decision, remaining_s: float) -> Outcome:
-        """Run the session of a request, and choose."""
         start, session = time.perf_counter(), decision.session
         deadline_s = min(remaining_s, self.virtual.deadline_s or math.inf)
         end = await run_session(
@@ -291,15 +238,6 @@ class Engine:
     async def record_single_sample(self, decision: Decision, sample: Sample) -> None:
         """Record the only sample of a request, and what the policy would plan after it."""
         parsed = await self.grading.parse(decision.session, sample)
-        try:
-            self._record_parsed(decision, parsed, sample)
-        except Exception as error:
-            if self._begins_again(decision, error):
-                self._record_parsed(decision, parsed, sample)
-                return
-            raise
-
-    def _record_parsed(self, decision: Decision, parsed: ParsedAnswer, sample: Sample) -> None:
         session = decision.session
         answer = -1 if parsed.value is None else 0
         decision.samples_planned = session.n_planned

@@ -19,7 +19,7 @@ from adacompute.core.signals import SCORE
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.model_settings import FLAG, TODAY, ModelConfig
+from adacompute.gateway.settings.model_settings import FLAG, ModelConfig
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.virtual_model import SampledModel, VirtualModel
 from adacompute.graders.grader import Grader, load_grader
@@ -86,7 +86,6 @@ def make_model(
     if grader is None and graded_by is None:
         raise BundleError(f"{given.bundle} does not name a grader: give one")
     _check_calibration(given, bundle)
-    uses_today = given.today_share > 0 or given.fallback == TODAY
     virtual = VirtualModel(
         name=name,
         model=model,
@@ -98,9 +97,7 @@ def make_model(
         deadline_s=given.deadline_s,
         unsure=given.unsure,
         today_share=given.today_share,
-        grade_share=given.grade_share,
-        fallback=given.fallback,
-        as_today=make_today(bundle, given.bundle) if uses_today else None,
+        as_today=make_today(bundle, given.bundle) if given.today_share else None,
         shadow=given.shadow,
         audit_share=given.audit_share,
         audit_max_share=given.audit_max_share,

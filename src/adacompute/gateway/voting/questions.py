@@ -19,9 +19,6 @@ from adacompute.policies.bundles.arm_settings import find_question
 from adacompute.policies.bundles.bundle import Bundle
 from adacompute.sampling.blocks import question_block_features
 
-NO_FEATURES = np.zeros((1, 0), np.float32)
-"""Features of a question whose own could not be computed."""
-
 
 @dataclass(eq=False)
 class Question:

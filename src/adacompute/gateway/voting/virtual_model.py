@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from adacompute.gateway.settings.model_settings import FLAG, NO_FALLBACK
+from adacompute.gateway.settings.model_settings import FLAG
 from adacompute.graders.grader import Grader
 from adacompute.models.messages import Capabilities
 from adacompute.models.scorer import HttpScorer
@@ -32,7 +32,7 @@ class VirtualModel:
     It is ``model`` of the upstream that is named so, or of the gateway's own; ``arm_models`` are
     those of arms that another upstream serves. With ``pacing``, the mean cost of its requests is
     held at the budget. ``client_budgets`` are those of clients whose mean is held apart.
-    ``as_today`` answers as today, if a share of the requests is, or as a fallback.
+    ``as_today`` answers as today, if a share of the requests is.
     """
 
     name: str
@@ -46,8 +46,6 @@ class VirtualModel:
     shadow: bool = False
     unsure: str = FLAG
     today_share: float = 0.0
-    grade_share: float = 0.0
-    fallback: str = NO_FALLBACK
     as_today: Bundle | None = None
     audit_share: float = 0.0
     audit_max_share: float = 0.05

@@ -17,7 +17,6 @@ from typing import Any
 
 from adacompute.core.errors import ModelError
 from adacompute.gateway.accounting.account import Account
-from adacompute.gateway.accounting.feedback import SURE
 from adacompute.gateway.connection.exchange import EVENT_STREAM, JSON, Exchange, Headers
 from adacompute.gateway.forwarding.passthrough import Forwarded, ReplyHandling, forward
 from adacompute.gateway.requests.fields import CHAT, COMPLETIONS, OPTIONS
@@ -58,6 +57,9 @@ KEEP_ALIVE_S = 5.0
 
 SAMPLING_SHARE = 0.95
 """Share of the time of a request in which samples are drawn; the rest is for the answer."""
+
+SURE = {True: "yes", False: "no", None: "not judged"}
+"""Whether an answer is one of those whose precision is guaranteed, in a header."""
 
 NEEDS_VOTES = ": train a policy with --config evidence=votes"
 _PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}

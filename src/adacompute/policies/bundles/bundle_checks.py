@@ -56,7 +56,7 @@ def make_today(bundle: Bundle, path: str) -> Bundle:
     if today["arm"] is not None or today["votes"] != EQUAL_VOTES:
         raise BundleError(
             f"{path} was compared with {today['votes']} votes of the arm {today['arm']}, and only "
-            "equal votes of one arm can be served as today: leave out today_share and fallback"
+            "equal votes of one arm can be served as today: leave out today_share"
         )
     size = int(today["wanted_samples"])
     known = make_levels((size,)), (FixedRule(size),), PriceSchedule((TODAY_PRICE,))
