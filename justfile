@@ -31,7 +31,6 @@ figures:
     {{python}} -m scripts.draw_curve
     {{python}} -m scripts.draw_savings
     {{python}} -m scripts.take_screenshot
-    {{python}} -m scripts.make_notebook
 
 # Format, then lint what is left
 fmt:

@@ -44,9 +44,6 @@ PAGES = {
         *sorted(page for page in DOCS.rglob("*.md") if page not in GENERATED),
     )
 }
-NOTEBOOK = "docs/tutorials/notebook.md"
-"""tests/test_notebook.py runs its blocks."""
-
 EXCEPTIONS = {
     "a cluster": "needs Kubernetes, a registry of images, or machines with GPUs",
     "CI runs it": "installs, tests or changes the repository; .ci/run or a test does the same",
@@ -87,7 +84,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 
 @pytest.mark.usefixtures("shared_results", "all_assignments", "own_policies")
-@pytest.mark.parametrize("name", sorted({name for name, *_ in BLOCKS} - {NOTEBOOK}))
+@pytest.mark.parametrize("name", sorted({name for name, *_ in BLOCKS}))
 def test_blocks_of_a_page_run(
     name: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,21 +158,10 @@ def anchor_of(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def sections(page: Path) -> dict[str, str]:
-    """Return the text of each section by its anchor, with the sections below it."""
-    text = page.read_text()
-    hidden = FENCE.sub(lambda block: block[0].replace("#", " "), text)
-    headings = [(one, len(one[1])) for one in re.finditer(r"^(#+) (.+)$", hidden, re.MULTILINE)]
-    found = {}
-    for number, (heading, depth) in enumerate(headings):
-        next_ones = (one.start() for one, other in headings[number + 1 :] if other <= depth)
-        found[anchor_of(heading[2])] = text[heading.start() : next(next_ones, len(text))]
-    return found
-
-
 def anchors(page: Path) -> set[str]:
     """Return the anchors of the headings of a page."""
-    return set(sections(page))
+    hidden = FENCE.sub(lambda block: block[0].replace("#", " "), page.read_text())
+    return {anchor_of(one[1]) for one in re.finditer(r"^#+ (.+)$", hidden, re.MULTILINE)}
 
 
 def test_links_lead_to_pages_and_headings_that_exist() -> None:
@@ -195,10 +181,9 @@ def test_links_lead_to_pages_and_headings_that_exist() -> None:
 QUESTIONS = tomllib.loads((DOCS / "questions.toml").read_text())["questions"]
 
 
-@pytest.mark.parametrize("one", QUESTIONS, ids=lambda one: one["question"])
-def test_a_question_of_users_is_answered(one: dict[str, str]) -> None:
-    name, _, anchor = one["answer"].partition("#")
-    assert one["says"].lower() in sections(ROOT / name)[anchor].lower()
+def test_questions_of_users_are_answered_by_sections_that_exist() -> None:
+    answers = [one["answer"].partition("#") for one in QUESTIONS]
+    assert [a for a in answers if a[2] not in anchors(ROOT / a[0])] == []
 
 
 def test_a_missing_reference_stops_the_build() -> None:
@@ -219,28 +204,3 @@ def test_files_named_in_the_architecture_exist() -> None:
 def test_the_blocks_of_the_pages_are_found() -> None:
     found = [text for _, language, text in BLOCKS if language == "sh"]
     assert sum(text.count("adacompute ") for text in found) > 40
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("```sh\nfalse\n```\n", "line 1"),
-        ("```sh\nadacompute research estimate nowhere\n```\n", "nowhere"),
-        ("```python\nassert False\n```\n", None),
-        ("```python\nprint(6 * 7)\n```\n", "42"),
-        ("```toml\na = \n```\n", None),
-        (
-            "```sh\nadacompute serve --bundle nowhere --base-url http://127.0.0.1:1/v1\n```\n",
-            "nowhere",
-        ),
-    ],
-)
-def test_a_wrong_page_fails(
-    tmp_path: Path, workspace: Workspace, text: str, why: str | None
-) -> None:
-    (tmp_path / "wrong.md").write_text(text)
-    document = SYBIL.parse(tmp_path / "wrong.md")
-    (example,) = document.examples()
-    example.namespace["workspace"] = workspace
-    with pytest.raises(BaseException, match=why):
-        example.evaluate()

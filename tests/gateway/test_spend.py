@@ -36,7 +36,6 @@ from test_support.spend import compare_spend
 Launch = Callable[..., AbstractContextManager[int]]
 Call = dict[str, Any]
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 JSON = [("Content-Type", "application/json")]
 PRICES = "[models.fake]\ninput = 1.0\noutput = 2.0\n[models.other]\ninput = 10.0\noutput = 20.0\n"
 
