@@ -2,7 +2,7 @@
 
 Start a small real model with ``python -m adacompute.testing.llama``, set OPENAI_BASE_URL to
 http://127.0.0.1:8080/v1, and run ``python examples/quickstart.py SmolLM2-135M-Instruct 8000``. It
-needs ``pip install 'adacompute[train,serve]'``. In the end it serves on port 8000 until Ctrl-C.
+needs ``pip install 'adacompute[serve]'``. In the end it serves on port 8000 until Ctrl-C.
 """
 
 import asyncio

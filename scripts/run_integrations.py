@@ -59,7 +59,7 @@ def check(folder: Path, place: Path, uv: str) -> Outcome:
     target = ("pip", "install", "--quiet", "--python", python)
     start = time.monotonic()
     is_installed = run(uv, "venv", "--quiet", "--python", sys.executable, str(place)) and run(
-        uv, *target, "--requirements", requirements, "pytest", f"{ROOT}[serve,train]"
+        uv, *target, "--requirements", requirements, "pytest", f"{ROOT}[serve]"
     )
     installed = time.monotonic()
     if not is_installed:

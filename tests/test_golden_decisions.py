@@ -35,8 +35,8 @@ from scripts import make_golden_decisions as script
 from test_support import golden_sets
 from test_support.decision_paths import MEASURED, serve_deciding
 
-for library in ("xgboost", "sklearn", "onnx", "onnxruntime"):
-    pytest.importorskip(library, reason="needs the extra 'train'")
+for library in ("xgboost", "onnx", "onnxruntime"):
+    pytest.importorskip(library, reason="needs the extra 'router'")
 for library in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(library, reason="needs the extra 'serve'")
 

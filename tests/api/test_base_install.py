@@ -1,12 +1,18 @@
-"""The API works with the base install alone, wherever no learned model or server is needed."""
+"""The API works with the base install alone, wherever no router or server is needed."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+import adacompute as ada
+from adacompute import research
 
 EXTRAS = (
-    *("xgboost", "sklearn", "onnx", "onnxruntime", "math_verify", "scipy", "pandas", "polars"),
+    *("xgboost", "onnx", "onnxruntime", "math_verify", "pandas", "polars"),
     *("aiohttp", "starlette", "uvicorn", "prometheus_client", "matplotlib", "jinja2", "datasets"),
     "redis",
 )
@@ -27,7 +33,7 @@ for name in ada.__all__:
     getattr(ada, name)
 URL = "http://127.0.0.1:1/v1"
 samples = ada.read_samples("example").take(range(0, 300, 3))
-policy = ada.AdaptiveConsistency(max_samples=4).fit(samples)
+policy = ada.Sequential(max_samples=4).fit(samples)
 ada.calibrate(policy, samples, budget=2.5)
 ada.evaluate([policy, "mixture"], samples, budgets=[2])
 policy.save(sys.argv[1])
@@ -41,7 +47,7 @@ async def model(prompt, n):
 
 print(session.answer, asyncio.run(ada.Sampler(policy, model=model, budget=2.5).run("?")).answer)
 for use in (
-    lambda: research.ValueRouter().fit(samples),
+    lambda: research.Router().fit(samples),
     lambda: samples.to_pandas(),
     lambda: ada.create_app({{"m": policy}}, base_url=URL, budget=2.5, accept_verdict=True),
 ):
@@ -59,6 +65,31 @@ def test_base_install(tmp_path: object) -> None:
     answers, *missing = done.stdout.splitlines()
     assert answers == "42 42"
     assert len(missing) == 3
-    assert "adacompute[train]" in missing[0]
+    assert "adacompute[router]" in missing[0]
     assert "pandas" in missing[1]
     assert "adacompute[serve]" in missing[2]
+
+
+SERVE = """
+import sys
+import adacompute as ada
+import adacompute.cli.main
+
+for path in sys.argv[1:]:
+    policy = ada.load_policy(path)
+    known = {"base_url": "http://127.0.0.1:1/v1", "budget": 2.0, "accept_verdict": True}
+    ada.create_app({"m": policy}, **known)
+    policy.start("What is 17 + 25?", budget=2.0).ask()
+print({name.split(".")[0] for name in sys.modules} & {"scipy", "sklearn", "xgboost"})
+"""
+
+
+@pytest.mark.slow
+def test_serving_imports_no_library_of_learners(tmp_path: Path) -> None:
+    samples = ada.read_samples("example").take(range(0, 300, 3))
+    for policy in (ada.Sequential(max_samples=4), research.Router(levels=(1, 2, 4))):
+        ada.calibrate(policy.fit(samples), samples, budget=2.0)
+        policy.save(tmp_path / policy.kind)
+    command = [sys.executable, "-c", SERVE, *map(str, sorted(tmp_path.iterdir()))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr

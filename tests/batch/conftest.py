@@ -84,14 +84,14 @@ def _training() -> tuple[Float32Array, UtilityTable]:
 @pytest.fixture(scope="session")
 def value_router() -> Bundle:
     """A router that predicts utilities."""
-    pytest.importorskip("xgboost", reason="needs the extra 'train'")
+    pytest.importorskip("xgboost", reason="needs the extra 'router'")
     return Bundle(fit_value_router(*_training(), LEVELS), sample_cost=1.0)
 
 
 @pytest.fixture(scope="session")
 def router() -> Bundle:
     """The paper's router."""
-    pytest.importorskip("xgboost", reason="needs the extra 'train'")
+    pytest.importorskip("xgboost", reason="needs the extra 'router'")
     return Bundle(
         fit_router(*_training(), LEVELS, RouterTraining(budgets=(1.5, 2.0, 3.0))), sample_cost=2.0
     )
@@ -111,7 +111,6 @@ def mixture() -> Bundle:
 @pytest.fixture(scope="session")
 def arms() -> Experiment:
     """Samples of two arms; the large one is better and expensive, and confidence tells."""
-    pytest.importorskip("sklearn", reason="needs the extra 'train'")
     rng, n, n_samples = np.random.default_rng(5), 80, 6
     features = extract_features(_texts(n))
     ease = 1 / (1 + np.exp(features[:, 5] - 4))

@@ -18,18 +18,18 @@ Write = Callable[[Path, Rows], Path]
 
 
 BASE_ONLY = """
-for name in ("xgboost", "sklearn", "onnx", "onnxruntime", "math_verify", "scipy"):
+for name in ("xgboost", "onnx", "onnxruntime", "math_verify"):
     sys.modules[name] = None
 """
 
 
 @pytest.mark.slow
-def test_base_install_scores_without_learned_policies(run: Path, execute: Execute) -> None:
+def test_base_install_scores_without_routers(run: Path, execute: Execute) -> None:
     options = ("--budgets", "1.5", "--levels", "1,2")
     scores = execute("evaluate", run, *options, "--json", before=BASE_ONLY).document
-    assert scores["skipped"].keys() == {"router", "value-router", "sequential", "sequential-votes"}
-    assert all("pip install 'adacompute[train]'" in why for why in scores["skipped"].values())
-    assert {row["policy"] for row in scores["rows"]} >= {"mixture", "oracle", "retry"}
+    assert scores["skipped"].keys() == {"router", "value-router"}
+    assert all("pip install 'adacompute[router]'" in why for why in scores["skipped"].values())
+    assert {row["policy"] for row in scores["rows"]} >= {"mixture", "oracle", "sequential"}
     shown = execute("evaluate", run, *options, before=BASE_ONLY)
     assert "(this needs xgboost" in " ".join(shown.out.split())
 
@@ -38,8 +38,8 @@ def test_base_install_scores_without_learned_policies(run: Path, execute: Execut
 @pytest.mark.parametrize(
     ("arguments", "extra"),
     [
-        (("evaluate", "--policies", "router", "--levels", "1,2"), "train"),
-        (("research train", "--policy", "value-router", "--out", "bundle"), "train"),
+        (("evaluate", "--policies", "router", "--levels", "1,2"), "router"),
+        (("research train", "--policy", "value-router", "--out", "bundle"), "router"),
         (("research grade", "--grader", "math"), "math"),
     ],
 )

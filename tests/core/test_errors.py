@@ -67,8 +67,8 @@ def test_errors_can_be_pickled(error: type[AdaComputeError]) -> None:
 
 def test_needs_extra_names_the_missing_library_and_the_extra() -> None:
     with (
-        pytest.raises(MissingExtra, match=r"no_such.* pip install 'adacompute\[train\]'"),
-        needs_extra("train"),
+        pytest.raises(MissingExtra, match=r"no_such.* pip install 'adacompute\[router\]'"),
+        needs_extra("router"),
     ):
         import no_such.part  # type: ignore[import-not-found]  # noqa: F401
 
@@ -84,13 +84,13 @@ def test_needs_extra_names_what_a_module_of_ours_lacks(monkeypatch: pytest.Monke
 
 
 def test_check_installed_names_the_missing_library_and_the_extra() -> None:
-    check_installed("json", "csv", extra="train")
-    with pytest.raises(MissingExtra, match=r"no_such.* 'adacompute\[train\]'"):
-        check_installed("json", "no_such", extra="train")
+    check_installed("json", "csv", extra="router")
+    with pytest.raises(MissingExtra, match=r"no_such.* 'adacompute\[router\]'"):
+        check_installed("json", "no_such", extra="router")
 
 
 def test_a_client_of_a_gateway_gets_no_advice_for_operators() -> None:
-    error = errors.ModelError("it has no log-probabilities: train another policy")
+    error = errors.ModelError("it has no log-probabilities: router another policy")
     assert error.without_advice == str(error)
-    error.advice = ": train another policy"
+    error.advice = ": router another policy"
     assert error.without_advice == "it has no log-probabilities"

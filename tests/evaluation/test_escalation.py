@@ -21,8 +21,6 @@ from adacompute.policies.sequential.description import vote_accuracy
 from adacompute.policies.sequential.escalation import EscalatingPolicy, EscalationRule
 from test_support.arm_pools import evidence_index, make_arm_pool, run_live, select_evidence
 
-pytest.importorskip("sklearn", reason="needs the extra 'train'")
-
 
 @pytest.fixture(scope="module")
 def experiment() -> Experiment:

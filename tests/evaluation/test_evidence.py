@@ -37,8 +37,6 @@ from adacompute.policies.sequential.policy import SequentialPolicy
 from test_support.arm_pools import evidence_index, make_arm_pool, run_live, select_evidence
 from test_support.pools import score_pool
 
-pytest.importorskip("sklearn", reason="needs the extra 'train'")
-
 
 @pytest.fixture(scope="module", params=[("small",), ("small", "large")], ids=["one", "two"])
 def experiment(request: pytest.FixtureRequest) -> Experiment:

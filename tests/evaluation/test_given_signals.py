@@ -30,7 +30,6 @@ from adacompute.stages.inputs import read_pool
 from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run
 
-pytest.importorskip("sklearn", reason="needs the extra 'train'")
 N_QUESTIONS, N_SAMPLES, TRAIN = 120, 8, np.arange(100)
 KNOWN = ((1, 2, 4, 8), (2.0,), 6)
 VERIFIER, RISK = "signal_verifier", "signal_risk"

@@ -8,9 +8,8 @@ import xgboost
 
 from adacompute.core.errors import ConfigError, DataError, MissingExtra
 from adacompute.core.types import Float32Array, IntArray
-from adacompute.policies import learners
 from adacompute.policies.inference import UNSEEN_LEVEL_SCORE, OnnxModel
-from adacompute.policies.learners import CLASSIFIERS, fit_classifier, fit_values, single_threaded
+from adacompute.policies.learners import CLASSIFIERS, fit_classifier, fit_values
 
 
 def halves(questions: int = 160) -> tuple[Float32Array, IntArray]:
@@ -113,11 +112,6 @@ def test_values_of_all_levels_are_fitted() -> None:
         ("xgboost", "gbm"),
         ("onnx", "gbm"),
         ("onnxruntime", "gbm"),
-        ("sklearn.pipeline", "logistic"),
-        ("sklearn.linear_model", "logistic"),
-        ("sklearn.svm", "svm"),
-        ("sklearn.ensemble", "forest"),
-        ("sklearn.neural_network", "mlp"),
     ],
 )
 def test_a_missing_library_is_named_with_its_extra(
@@ -126,15 +120,5 @@ def test_a_missing_library_is_named_with_its_extra(
     features, label = halves(20)
     monkeypatch.setitem(sys.modules, module, None)
     library = module.partition(".")[0]
-    with pytest.raises(MissingExtra, match=rf"needs {library}, .*'adacompute\[train\]'"):
+    with pytest.raises(MissingExtra, match=rf"needs {library}, .*'adacompute\[router\]'"):
         fit_classifier(features, label, n_levels=5, classifier=kind)
-
-
-def test_a_missing_dependency_is_named_by_its_parent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for module in ("sklearn", "threadpoolctl"):
-        monkeypatch.setitem(sys.modules, module, None)
-    learners._thread_pools.cache_clear()
-    with pytest.raises(MissingExtra, match=r"needs sklearn, .*'adacompute\[train\]'"):
-        single_threaded()

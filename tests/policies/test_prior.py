@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-
-pytest.importorskip("sklearn", reason="the extra 'train' is not installed")
 
 from adacompute.policies.learners import assign_folds
 from adacompute.policies.sequential.prior import PENALTIES, _ridge, fit_prior

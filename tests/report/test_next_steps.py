@@ -23,7 +23,7 @@ BUILD = ["train", "calibrate", "serve"]
 
 def write_report(root: Path, **options: Any) -> dict[str, Any]:
     """Write the page of the example, and return its document."""
-    for module, extra in (("matplotlib", "report"), ("sklearn", "train"), ("starlette", "serve")):
+    for module, extra in (("matplotlib", "report"), ("starlette", "serve")):
         pytest.importorskip(module, reason=f"needs the extra {extra!r}")
     run = root / "my run"
     import_samples(Path("example"), run, grader="numeric")

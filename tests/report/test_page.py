@@ -24,7 +24,6 @@ from adacompute.evaluation.scoring.saving_text import describe_advice, describe_
 from adacompute.options.shared import TodayOptions
 from adacompute.report.page import render
 from adacompute.report.wording import clean_text
-from adacompute.stages import report as reports
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.report import report_run
 from adacompute.stages.research.import_samples import import_samples
@@ -435,16 +434,6 @@ def test_invalid_options_are_refused(
 def test_a_directory_as_output_is_refused(place: Path) -> None:
     with pytest.raises(ConfigError, match="is a directory"):
         report_run(place / "run", out=place, **FAST)
-
-
-def test_skipped_policies_are_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "missing_extra", lambda: "this needs sklearn")
-    chosen = reports._choose(None, None, None)
-    assert chosen["policy"] == "adaptive-consistency"
-    assert chosen["skipped"]["sequential"] == "this needs sklearn"
-    report_run(place / "run", out=place / "base.html")
-    page = (place / "base.html").read_text()
-    assert re.search(r"\bsequential\b[^<]* were skipped: this needs sklearn", page)
 
 
 def test_missing_extra_is_refused_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,6 @@ def test_one_arm_keeps_its_rows_and_files(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_report_on_several_arms_shows_the_plane(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    pytest.importorskip("sklearn")
     out = tmp_path / "page.html"
     known: dict[str, Any] = {"unit": "tokens", "levels": (1, 2)}
     result = report_run(run, out=out, policies=(), **known)

@@ -109,10 +109,8 @@ def test_base_install_fits_a_policy_without_extras(
         for row in rows
     ]
     result = run_demo(write(tmp_path / "many.parquet", many))
-    assert result["calibrate"]["policy"] == "adaptive-consistency"
-    assert result["calibrate"]["gain_total"] > result["calibrate"]["gain"]  # votes are weighted
-    assert result["skipped"].keys() == {"sequential", "report"}
-    assert "adacompute[train]" in result["skipped"]["sequential"]
+    assert result["calibrate"]["policy"] == "sequential"
+    assert result["skipped"].keys() == {"report"}
 
 
 def test_commands_of_a_demo_repeat_its_results(source: Path) -> None:

@@ -77,9 +77,7 @@ class FitOptions(
     )
     out: Path = option("Directory of the bundle.")
     run: Path | None = option("Run directory (default: OUT/run).", None)
-    policy: str | None = option(
-        "Kind of policy (default: sequential, if the extra train is installed).", None
-    )
+    policy: str | None = option("Kind of policy (default: sequential).", None)
     arms: Sequence[Mapping[str, Any]] = option(
         "Samples of one arm, instead of SOURCE; or an arm to sample; may be repeated.",
         (),

@@ -54,7 +54,7 @@ class OnnxModel:
     def __post_init__(self) -> None:
         _check_trees(self.data)
         try:
-            session = open_session(self.data, extra="train")
+            session = open_session(self.data, extra="router")
         except ValueError as error:
             raise BundleError(f"onnxruntime cannot load the model: {error}") from None
         scores = session.get_outputs()
@@ -71,7 +71,7 @@ class OnnxModel:
 
 def _check_trees(data: bytes) -> None:
     """Raise BundleError unless a model is one ensemble of trees, as `trees_to_onnx` writes them."""
-    with needs_extra("train"):
+    with needs_extra("router"):
         import onnx
         from google.protobuf.message import DecodeError
 
@@ -126,7 +126,7 @@ def trees_to_onnx(raw: bytes, *, n_features: int, n_outputs: int, output_of: Int
     ``output_of[g]`` is the output that the booster's group g adds to. Outputs without a group score
     UNSEEN_LEVEL_SCORE.
     """
-    with needs_extra("train"):
+    with needs_extra("router"):
         import onnx
 
     learner = json.loads(raw)["learner"]

@@ -110,7 +110,7 @@ def boost(
     seed: int,
 ) -> Any:  # noqa: ANN401 - a booster of xgboost
     """Fit trees with these settings, always on one thread."""
-    with needs_extra("train"):
+    with needs_extra("router"):
         import xgboost
 
     data = xgboost.DMatrix(features, target, weight=weight, nthread=1)
@@ -142,10 +142,9 @@ def single_threaded() -> AbstractContextManager[Any]:
 @cache
 def _thread_pools() -> Any:  # noqa: ANN401 - threadpoolctl has no types
     """Find the thread pools of the libraries that fits use, which are loaded by then."""
-    with needs_extra("train"):
-        import sklearn.cluster
-        import sklearn.linear_model  # noqa: F401 - it depends on threadpoolctl, and loads the pools
-        from threadpoolctl import ThreadpoolController
+    import sklearn.cluster
+    import sklearn.linear_model  # noqa: F401 - it depends on threadpoolctl, and loads the pools
+    from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
@@ -158,8 +157,7 @@ def fit_clusters(
     Of ``n_starts`` random starts the best is kept.
     """
     n_clusters = min(n_clusters, len(np.unique(points, axis=0)))
-    with needs_extra("train"):
-        from sklearn.cluster import KMeans
+    from sklearn.cluster import KMeans
 
     model = KMeans(n_clusters, n_init=n_starts, random_state=seed).fit(points)
     return model.labels_.astype(np.int64), model.cluster_centers_
@@ -227,8 +225,7 @@ def _held_out_gain(
 def _logistic_regression(
     points: FloatArray, label: IntArray, inverse_penalty: float, seed: int
 ) -> Any:  # noqa: ANN401 - scikit-learn has no types
-    with needs_extra("train"):
-        from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression
 
     model = LogisticRegression(C=inverse_penalty, max_iter=300, random_state=seed)
     return model.fit(points, label)
@@ -236,13 +233,12 @@ def _logistic_regression(
 
 def _scikit_classifier(name: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types
     """Return one of the paper's other classifiers, on standardised features."""
-    with needs_extra("train"):
-        from sklearn.ensemble import RandomForestClassifier
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.neural_network import MLPClassifier
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-        from sklearn.svm import SVC
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.svm import SVC
 
     if name == "logistic":
         model = LogisticRegression(max_iter=2000)

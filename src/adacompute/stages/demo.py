@@ -23,7 +23,6 @@ from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.inputs import (
     BEST_POLICY,
     add_level,
-    choose_policy,
 )
 from adacompute.stages.report import report_run
 from adacompute.stages.research.calibrate import calibrate_run
@@ -73,9 +72,8 @@ def run_demo(
     command = shlex.join(["adacompute", "research", "import", str(source), "--run", str(run)])
     results = {"import": run_step("import", command, lambda _: import_samples(source, run))}
     commands = {"import": command}
-    policy, missing = choose_policy()
-    skipped = {} if missing is None else {BEST_POLICY: f"{missing} ({policy} was fitted instead)"}
-    for name, (stage, options) in _steps(answers, run, policy).items():
+    skipped: dict[str, str] = {}
+    for name, (stage, options) in _steps(answers, run, BEST_POLICY).items():
         words = [name] if name in MAIN else ["research", name]
         command = shlex.join(["adacompute", *words, str(run), *_format_options(options)])
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.answers import UNPARSED
-from adacompute.core.errors import ConfigError
+from adacompute.core.errors import ConfigError, MissingExtra, check_installed
 from adacompute.core.progress import no_progress
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.factories import ROUTERS
@@ -27,12 +27,10 @@ from adacompute.options.research import ArmsOptions
 from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.inputs import (
-    LEARNED,
     add_level,
     check_choices,
     describe_subsample,
     make_pool,
-    missing_extra,
     read_recorded,
     resolve_budgets,
     resolve_today,
@@ -197,13 +195,18 @@ def _select_policies(
             if reason := recorded.find_obstacle(name):
                 raise ConfigError(f"{name} cannot be scored: {reason}")
         return list(dict.fromkeys(policies)), {}
-    missing = missing_extra()
-    reasons = {
-        name: missing if name in LEARNED and missing else recorded.find_obstacle(name)
-        for name in known
-    }
+    reasons = {name: _find_missing(name) or recorded.find_obstacle(name) for name in known}
     skipped = {name: reason for name, reason in reasons.items() if reason}
     if recorded.has_arms:
         others = [name for name in list_policies() if name not in known]
         skipped |= dict.fromkeys(others, "for one arm, and the run has several")
     return [name for name in known if name not in skipped], skipped
+
+
+def _find_missing(policy: str) -> str | None:
+    """Return one sentence on the extra that a policy cannot be fitted without; None if none is."""
+    try:
+        check_installed(*(["xgboost"] if policy in ROUTERS else []), extra="router")
+    except MissingExtra as error:
+        return str(error)
+    return None

@@ -43,7 +43,6 @@ from adacompute.stages.inputs import (
     check_goal,
     check_seed,
     check_tie_break,
-    choose_policy,
     has_native_n,
     read_recorded,
     resolve_today,
@@ -92,7 +91,7 @@ def fit_run(
     ``source`` holds recorded samples or is a run, whose samples are used where they are; or it
     holds questions if there is a ``base_url`` to sample them from. Instead of it, ``arms`` can name
     a file of samples for each arm.
-    Without ``policy`` it is the best one that the extras can fit. The price is for a budget or the
+    The price is for a budget or the
     accuracy of today; without grades, the bundle answers as today's samples do.
     """
     out, budget, today, grader = options.out, options.budget, options.today, options.grader
@@ -105,7 +104,7 @@ def fit_run(
     training = select(
         TrainOptions,
         options,
-        policy=_choose_policy(options.policy, steps),
+        policy=_check_policy(options.policy or BEST_POLICY),
         levels=add_level(options.levels, today),
     )
     if options.base_url is None:
@@ -116,7 +115,7 @@ def fit_run(
     else:
         _collect(source, run, steps, options)
     if today is not None and (options.same_answer is not None or not Run(run).is_graded):
-        _refuse_graded({"budget": budget, "policy": options.policy}, options.tie_break, steps)
+        _refuse_graded({"budget": budget, "policy": options.policy}, options.tie_break)
         share = SHARE if options.same_answer is None else options.same_answer
         result = fit_same_answer(run, today, training, share=share, confidence=options.confidence)
     else:
@@ -191,12 +190,8 @@ def _fit_policy(run: Path, steps: _Steps, training: TrainOptions, options: FitOp
     return {**result, "report": None if page is None else str(page)}
 
 
-def _refuse_graded(options: Mapping[str, object], tie_break: str, steps: _Steps) -> None:
-    """Refuse options that need grades, where the answer is to be that of today's samples.
-
-    Notes on the policy that is not fitted are dropped.
-    """
-    steps.notes.clear()
+def _refuse_graded(options: Mapping[str, object], tie_break: str) -> None:
+    """Refuse options that need grades, where the answer is to be that of today's samples."""
     given = [name for name, value in options.items() if value is not None]
     given += ["tie-break"] if tie_break != FIRST_SEEN else []
     if given:
@@ -206,12 +201,8 @@ def _refuse_graded(options: Mapping[str, object], tie_break: str, steps: _Steps)
         )
 
 
-def _choose_policy(policy: str | None, steps: _Steps) -> str:
-    """Return the given policy, or the best one that the installed extras can fit."""
-    if policy is None:
-        policy, reason = choose_policy()
-        if reason:
-            steps.notes.append(f"Fitted {policy} instead of {BEST_POLICY}: {reason}.")
+def _check_policy(policy: str) -> str:
+    """Return the name of a policy that can be fitted and served."""
     find_trainable(policy)
     return policy
 

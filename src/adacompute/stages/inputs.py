@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.core.errors import ConfigError, DataError, MissingExtra, check_installed
+from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.signals import SCORE, is_given
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.costs import (
@@ -26,7 +26,6 @@ from adacompute.evaluation.costs import (
     check_budgets,
     read_token_prices,
 )
-from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scoring.today import CALLS, Today, find_arm, read_today
 from adacompute.features.draft import measure_uncertainty
@@ -58,13 +57,7 @@ MAX_SUBSAMPLE = 100_000
 
 N_ARM_BUDGETS = 5
 SEEDS = 2**32
-LEARNED = (*ROUTERS, "sequential", "sequential-votes")
-TRAINING = ("xgboost", "onnx", "onnxruntime", "sklearn")
-"""Modules that learned policies need beyond the base install."""
-
-BEST_POLICY, BASE_POLICY = "sequential", "adaptive-consistency"
-"""The default policy, and the default where the extra `train` is not installed."""
-
+BEST_POLICY = "sequential"
 
 VOTES = "votes"
 EVIDENCE = (ALL_EVIDENCE, VOTES)
@@ -342,18 +335,3 @@ def _as_recorded() -> Iterator[None]:
 def hash_run(store: Run) -> str:
     """Hash the samples and grades of a run."""
     return "+".join(store.hashes([SAMPLES, GRADES]).values())
-
-
-def choose_policy() -> tuple[str, str | None]:
-    """Return the best policy that the installed extras can fit, and why it is not the usual one."""
-    missing = missing_extra()
-    return (BASE_POLICY if missing else BEST_POLICY), missing
-
-
-def missing_extra() -> str | None:
-    """Return one sentence on the missing module that learned policies need; None if none is."""
-    try:
-        check_installed(*TRAINING, extra="train")
-    except MissingExtra as error:
-        return str(error)
-    return None

@@ -40,14 +40,10 @@ from adacompute.report.wording import clean_text, headline
 from adacompute.stages.evaluate import EVALUATION
 from adacompute.stages.evaluate import FORMAT as EVALUATION_FORMAT
 from adacompute.stages.inputs import (
-    BASE_POLICY,
     BEST_POLICY,
-    LEARNED,
-    TRAINING,
     check_choices,
     describe_source,
     make_pool,
-    missing_extra,
     read_recorded,
     resolve_budgets,
     resolve_today,
@@ -221,9 +217,7 @@ def _choose(
     policy: str | None, policies: Sequence[str] | None, evaluation: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Choose the policy of the page and those to compare it with; list what is skipped."""
-    missing = missing_extra()
-    if policy is None:
-        policy = BASE_POLICY if missing else BEST_POLICY
+    policy = policy or BEST_POLICY
     main = [name for name in POLICY_FACTORIES if name not in UNIFORM]
     if policy not in main:
         raise ConfigError(f"policy must be one of {', '.join(main)}, got {policy!r}")
@@ -232,13 +226,10 @@ def _choose(
         if name not in known:
             raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
     compared = list(dict.fromkeys(FAST if policies is None else policies))
-    skipped = {name: missing for name in LEARNED if missing} if policies is None else {}
-    if evaluation:
-        skipped = evaluation["skipped"]
     return {
         "policy": policy,
         "policies": [name for name in compared if name not in (policy, "mixture")],
-        "skipped": skipped,
+        "skipped": evaluation["skipped"] if evaluation else {},
     }
 
 
@@ -249,8 +240,6 @@ def _choose_for_arms(
     evaluation: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Choose the policies of a page on several arms, for which few policies are scored."""
-    if policy is None:
-        check_installed(*TRAINING, extra="train")
     policy, known = policy or ARM_POLICY, list_policies(arms)
     if policy != ARM_POLICY:
         raise ConfigError(

@@ -25,7 +25,7 @@ from functools import lru_cache
 from json.decoder import scanstring  # type: ignore[attr-defined]  # not in the stubs
 from typing import Any, Final, NamedTuple, NoReturn
 
-from adacompute.core.errors import needs_extra
+import msgspec
 
 
 class _Drop(Enum):
@@ -44,6 +44,8 @@ MAX_FIELDS, MAX_FIELDS_IN_ALL = 4_096, 65_536
 MAX_ELEMENTS = 300_000
 """Brackets and commas of a part of a reply that is parsed."""
 
+_DECODER = msgspec.json.Decoder()
+_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 _SHOWN = 100
 _OPEN = re.compile(r"[ \t\n\r]*\{[ \t\n\r]*")
 _COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
@@ -119,7 +121,7 @@ class Body:
         if name not in self.fields:
             return None
         try:
-            return _convert()(self.fields[name], kind)
+            return msgspec.convert(self.fields[name], kind)
         except (ValueError, RecursionError):
             return INVALID
 
@@ -185,7 +187,7 @@ def check_types(values: Mapping[str, Any], types: Mapping[str, Any]) -> None:
         if value is None or name not in types:
             continue
         try:
-            _convert()(value, types[name])
+            msgspec.convert(value, types[name])
         except (ValueError, RecursionError) as error:
             problem = str(error).replace("`", "").replace("$", name)
             expected = problem[0].lower() + problem[1:]
@@ -216,7 +218,7 @@ def read_elements(data: bytes) -> list[bytes]:
     [b'{"a": 1.50}', b'2']
     """
     try:
-        return [bytes(one) for one in _elements_decoder().decode(data)]
+        return [bytes(one) for one in _ELEMENTS.decode(data)]
     except (ValueError, RecursionError):
         return []
 
@@ -224,7 +226,7 @@ def read_elements(data: bytes) -> list[bytes]:
 def read_json(value: bytes) -> Any:  # noqa: ANN401 - JSON
     """Parse a value; None if it is not valid."""
     try:
-        return _json_decoder().decode(value)
+        return _DECODER.decode(value)
     except (ValueError, RecursionError):
         return None
 
@@ -232,36 +234,9 @@ def read_json(value: bytes) -> Any:  # noqa: ANN401 - JSON
 @lru_cache
 def _struct_decoder(names: tuple[str, ...]) -> tuple[Any, Any]:
     """Return a function that decodes these members, and what it returns for missing ones."""
-    with needs_extra("serve"):
-        import msgspec
-
     empty = msgspec.Raw()
     members = [(name, msgspec.Raw, empty) for name in names]
     return msgspec.json.Decoder(msgspec.defstruct("Members", members)).decode, empty
-
-
-@lru_cache
-def _json_decoder() -> Any:  # noqa: ANN401 - msgspec's
-    with needs_extra("serve"):
-        import msgspec
-
-    return msgspec.json.Decoder()
-
-
-@lru_cache
-def _convert() -> Any:  # noqa: ANN401 - msgspec's
-    with needs_extra("serve"):
-        import msgspec
-
-    return msgspec.convert
-
-
-@lru_cache
-def _elements_decoder() -> Any:  # noqa: ANN401 - msgspec's
-    with needs_extra("serve"):
-        import msgspec
-
-    return msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def _parse_object(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
