@@ -30,7 +30,7 @@ from adacompute.batch.planning.expected_spend import ExpectedSpend
 from adacompute.batch.progress import Progress
 from adacompute.batch.ray.cluster import SETTINGS, connect
 from adacompute.batch.ray.sampling import RayBatch, sample_on_ray
-from adacompute.batch.servers import Servers
+from adacompute.batch.server import Server
 from adacompute.models.connection.endpoint import EndpointLimits
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
@@ -118,7 +118,7 @@ def measure_ray(out: Path, url: str, n_questions: int, concurrency: int) -> dict
         expected=ExpectedSpend.uniform(n_questions),
         costs=job.costs,
         settings=replace(job.settings, patience_s=60.0),
-        servers=Servers((url,), Capabilities()),
+        server=Server(url, Capabilities()),
         identity={},
     )
     with connect(n_cpus=2):

@@ -41,8 +41,7 @@ from adacompute.gateway.accounting.metrics import (
 from adacompute.gateway.error_replies import ERROR_CODES
 from adacompute.gateway.requests.clients import ClientLimits
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.model_settings import ModelConfig
-from adacompute.gateway.settings.upstream_settings import UpstreamConfig
+from adacompute.gateway.settings.model_settings import ModelConfig, UpstreamConfig
 from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
 from adacompute.storage.decision_columns import DECISION_COLUMNS, LOGGED_SAMPLE_COLUMNS
 
@@ -299,7 +298,7 @@ Other errors have no code:
 |---|---|
 | 400 | the body is not valid; `param` names the member |
 | 429 or 503, with `Retry-After` | the upstream answered all attempts so |
-| 502 | the upstream cannot be reached, breaks off or sends invalid data |
+| 502 | the upstream breaks off or sends invalid data |
 | 500 | a defect of the gateway; the traceback is in its log |
 | any other | the upstream's own status and message |
 

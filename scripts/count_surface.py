@@ -19,8 +19,7 @@ from adacompute.cli.options import Setting
 from adacompute.gateway.accounting.caps import CapConfig
 from adacompute.gateway.requests.clients import ClientLimits
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.model_settings import ModelConfig
-from adacompute.gateway.settings.upstream_settings import UpstreamConfig
+from adacompute.gateway.settings.model_settings import ModelConfig, UpstreamConfig
 
 RESEARCH = "research"
 GATEWAY = (Config, ModelConfig, UpstreamConfig, ClientLimits, CapConfig)

@@ -146,7 +146,7 @@ def test_a_command_in_a_bundle_does_not_answer_a_batch(
     options = BatchOptions(
         bundle=bundle,
         out=tmp_path / "batch",
-        base_urls=("http://127.0.0.1:9/v1",),
+        base_url="http://127.0.0.1:9/v1",
         budget=2.0,
         accept_verdict=True,
     )

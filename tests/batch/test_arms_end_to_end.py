@@ -44,7 +44,7 @@ def test_a_policy_over_arms_with_confidence_answers_a_file(
     questions: str, options: BatchOptions
 ) -> None:
     with serve_fake() as fake:
-        result = run_batch([questions], options=replace(options, base_urls=[fake.base_url]))
+        result = run_batch([questions], options=replace(options, base_url=fake.base_url))
         n_choices = fake.stats()["choices"]
     answers = pq.read_table(options.out / "answers")
     assert answers.num_rows == 120
@@ -65,7 +65,7 @@ def test_a_uniform_number_of_samples_of_an_arm_is_drawn_in_a_batch(
     with serve_fake() as fake:
         result = run_batch(
             [questions],
-            options=replace(options, bundle=tmp_path / "uniform", base_urls=[fake.base_url]),
+            options=replace(options, bundle=tmp_path / "uniform", base_url=fake.base_url),
         )
         n_choices = fake.stats()["choices"]
     answers = pq.read_table(options.out / "answers")
@@ -77,6 +77,6 @@ def test_arms_that_were_imported_cannot_be_sampled(
     questions: str, options: BatchOptions, corrected: Bundle, tmp_path: Path
 ) -> None:
     save_bundle(replace(corrected, grader="numeric"), tmp_path / "imported")
-    asked = replace(options, bundle=tmp_path / "imported", base_urls=["http://127.0.0.1:9/v1"])
+    asked = replace(options, bundle=tmp_path / "imported", base_url="http://127.0.0.1:9/v1")
     with pytest.raises(BundleError, match="small, large"):
         run_batch([questions], options=asked)

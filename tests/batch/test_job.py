@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +15,7 @@ import pytest
 
 from adacompute.batch.calls import ServersUnavailable
 from adacompute.batch.progress import Progress
-from adacompute.batch.servers import Servers
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
-from adacompute.models.messages import Capabilities
 from adacompute.storage.paid_samples import (
     FAILED,
     Payment,
@@ -47,19 +44,6 @@ def test_every_question_gets_an_answer_within_the_total(tmp_path: Path) -> None:
     assert result["answered"] + result["limited"] == 400
     assert result["cost"] == result["samples"] == choices == sum(table["n_samples"].to_pylist())
     assert 0.95 * case.total <= choices <= case.total
-
-
-def test_several_servers_share_a_batch_and_one_that_is_away_delays_nothing(tmp_path: Path) -> None:
-    case = Case(200, 2.5)
-    with serve_fake() as one, serve_fake() as other:
-        urls = (one.base_url, f"http://127.0.0.1:{free_port()}/v1", other.base_url)
-        start = time.monotonic()
-        result = Servers(urls, Capabilities()).run(make_job(tmp_path / "job", case))
-        assert time.monotonic() - start < 30  # a pause for each third question would take longer
-        shares = [fake.stats()["choices"] for fake in (one, other)]
-    assert result["answered"] + result["limited"] == 200
-    assert result["cost"] == result["samples"] == sum(shares)
-    assert min(shares) > 0.3 * sum(shares)
 
 
 @pytest.mark.parametrize("unit", ["samples", "tokens", "money"])

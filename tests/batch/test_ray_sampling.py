@@ -25,7 +25,7 @@ from adacompute.batch.questions import open_questions
 from adacompute.batch.ray import sampling as ray_sampling
 from adacompute.batch.ray.cluster import SETTINGS, connect
 from adacompute.batch.ray.sampling import RayBatch, sample_on_ray
-from adacompute.batch.servers import Servers
+from adacompute.batch.server import Server
 from adacompute.core.errors import ConfigError
 from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.templates import Template
@@ -65,7 +65,7 @@ def batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RayBatch:
         settings=BatchSettings(
             total=BUDGET * N_QUESTIONS, concurrency=8, lag=64, flush_s=0.01, reserve=0.1
         ),
-        servers=Servers((), Capabilities()),
+        server=Server("", Capabilities()),
         identity={},
     )
 
@@ -82,7 +82,7 @@ def test_every_question_is_answered_once_within_the_total(
     lines: list[str] = []
     monkeypatch.setattr(ray_sampling, "REPORT_S", 0.02)
     with serve_fake(FakeSettings(latency_s=0.02)) as fake:
-        served = replace(batch, servers=Servers((fake.base_url,), Capabilities()))
+        served = replace(batch, server=Server(fake.base_url, Capabilities()))
         result = sample_on_ray(served, tmp_path / "bundle", workers=2, report=lines.append)
         choices = fake.stats()["choices"]
         again = sample_on_ray(served, tmp_path / "bundle", workers=1)
@@ -105,7 +105,7 @@ def test_what_one_partition_leaves_goes_to_another(batch: RayBatch, tmp_path: Pa
     with serve_fake() as fake:
         served = replace(
             batch,
-            servers=Servers((fake.base_url,), Capabilities()),
+            server=Server(fake.base_url, Capabilities()),
             expected=expected,
             settings=replace(batch.settings, total=total),
         )
@@ -131,7 +131,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_paid_twice_but_what_was_open
     batch: RayBatch, tmp_path: Path
 ) -> None:
     with serve_fake(FakeSettings(latency_s=0.05)) as fake:
-        served = replace(batch, servers=Servers((fake.base_url,), Capabilities()))
+        served = replace(batch, server=Server(fake.base_url, Capabilities()))
         with _when_sampling(batch.directory, _kill_one_worker):
             result = sample_on_ray(served, tmp_path / "bundle", workers=2)
         choices = fake.stats()["choices"]
@@ -146,7 +146,7 @@ def test_a_lost_node_is_survived(batch: RayBatch, tmp_path: Path) -> None:
     try:
         lost = nodes.add_node(num_cpus=1)
         with serve_fake(FakeSettings(latency_s=0.05)) as fake:
-            served = replace(batch, servers=Servers((fake.base_url,), Capabilities()))
+            served = replace(batch, server=Server(fake.base_url, Capabilities()))
             with _when_sampling(
                 batch.directory, lambda: nodes.remove_node(lost, allow_graceful=False)
             ):

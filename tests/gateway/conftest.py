@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -30,13 +29,12 @@ START_TIMEOUT_S = 180.0
 
 CONFIG = """
 [serve]
-base_urls = [{base_urls}]
+base_url = "{base_url}"
 upstream_api_key = "sk-upstream-0123456789abcdef"
 port = {port}
 workers = {workers}
 probe = false
 max_attempts = 1
-check_upstream = {check_upstream}
 {settings}
 
 [serve.models.thrifty]
@@ -94,18 +92,14 @@ def launch(upstream: ScriptedServer, policies: Path, pids: dict[int, int]) -> La
         settings: str = "",
         all_paths: bool = True,
         base_url: str = "",
-        base_urls: Sequence[str] = (),
         exit_code: int = 0,
-        check_upstream: bool = False,
         **variables: str,
     ) -> Iterator[int]:
         port = free_port()
         config, log = policies / f"gateway-{port}.toml", policies / f"gateway-{port}.log"
         paths = 'allowed_paths = ["* /v1/*"]\n' if all_paths else ""
         own = {"port": port, "workers": workers, "settings": paths + settings}
-        own["check_upstream"] = json.dumps(check_upstream)
-        urls = base_urls or [base_url or upstream.base_url]
-        config.write_text(CONFIG.format(base_urls=", ".join(map(json.dumps, urls)), **own))
+        config.write_text(CONFIG.format(base_url=base_url or upstream.base_url, **own))
         command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
         with log.open("wb") as said:
             process = subprocess.Popen(command, stderr=said, stdout=said, env={**kept, **variables})

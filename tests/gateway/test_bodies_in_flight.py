@@ -47,7 +47,6 @@ def application(upstream: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> Ap
         "base_url": upstream.base_url,
         "client_keys": KEYS,
         "max_body_mb": BODY_MB,
-        "check_upstream": False,
     }
     return build(make_config(settings), {})
 

@@ -29,7 +29,7 @@ from adacompute.gateway.requests.large_bodies import LargeBodies
 from adacompute.gateway.requests.reading import Arrival, ReadRequest, read_request
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
 from adacompute.gateway.requests.rules import CapRule, ClientRules, ModelRules, Rules
-from adacompute.gateway.settings.upstream_settings import UpstreamConfig
+from adacompute.gateway.settings.model_settings import UpstreamConfig
 from adacompute.models.formats.responses_format import RESPONSES
 from adacompute.models.messages import Capabilities, UpstreamKind
 from test_support.coercing_upstream import count_served, serve_coercing

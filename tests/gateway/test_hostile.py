@@ -76,7 +76,6 @@ def strict(upstream: ScriptedServer, policies: Path) -> Iterator[int]:
             "max_body_mb": LIMIT / 1e6,
             "body_timeout_s": BODY_S,
             "max_attempts": 1,
-            "check_upstream": False,
             "allowed_paths": ["* /v1/*"],
             "probe": False,
             "models": {"thrifty": model},
@@ -935,7 +934,7 @@ def test_a_client_that_leaves_with_requests_waiting_ends_the_one_being_answered(
 def test_requests_beyond_the_largest_number_are_refused(upstream: ScriptedServer) -> None:
     release = threading.Event()
     upstream.answer(ScriptedReply(200, [JSON], [release, b"{}"]))
-    config = {"base_url": upstream.base_url, "max_concurrency": 1, "check_upstream": False}
+    config = {"base_url": upstream.base_url, "max_concurrency": 1}
     with serve_gateway(make_config(config)) as port:
         first = threading.Thread(target=ask, args=(port,))
         first.start()

@@ -206,7 +206,7 @@ def test_a_gateway_starts_before_its_upstream(launch: Launch) -> None:
     port = gateways.free_port()
     with launch(base_url=f"http://127.0.0.1:{port}/v1") as gateway:
         body = b'{"model": "other", "messages": [{"role": "user", "content": "2 + 2?"}]}'
-        assert gateways.send(gateway, "POST", "/v1/chat/completions", body=body).status == 502
+        assert gateways.send(gateway, "POST", "/v1/chat/completions", body=body).status == 503
         fake = [sys.executable, "-m", "adacompute.testing.fake_openai", "--port", str(port)]
         with subprocess.Popen(fake, stdout=subprocess.DEVNULL) as process:
             gateways.wait_for(f"http://127.0.0.1:{port}/stats")

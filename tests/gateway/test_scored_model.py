@@ -103,5 +103,5 @@ def test_a_batch_refuses_signals_that_no_server_gives(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="uses score of each sample, which no server returns"):
         run_batch(
             [str(tmp_path / "q.jsonl")],
-            options=replace(options, base_urls=("http://127.0.0.1:9/v1",), accept_verdict=True),
+            options=replace(options, base_url="http://127.0.0.1:9/v1", accept_verdict=True),
         )

@@ -16,11 +16,11 @@ from adacompute.core.errors import GraderError
 from adacompute.core.types import make_levels
 from adacompute.graders.command import CommandGrader
 from adacompute.graders.grader import Grader
-from adacompute.models.connection.circuit_breaker import CircuitBreaker
 from adacompute.models.messages import Sample
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
+from adacompute.sampling.circuit_breaker import CircuitBreaker
 from adacompute.sampling.grading import Grading
 from adacompute.sampling.session import Session
 

@@ -32,7 +32,7 @@ _GATEWAY = {field.name for field in fields(Config)} - _OWN
 def create_app(
     policies: Mapping[str, Estimator | str | PathLike[str]],
     *,
-    base_url: str | None = None,
+    base_url: str,
     budget: float | Mapping[str, float],
     grader: str | Grader | None = None,
     **settings: Any,  # noqa: ANN401 - settings of the gateway, checked by name
@@ -40,8 +40,7 @@ def create_app(
     """Make an ASGI application that answers requests for some models by their policies.
 
     ``policies`` maps names of models to fitted and calibrated policies, or to their directories.
-    Requests for other models are forwarded to ``base_url`` unchanged; ``base_urls`` instead are
-    several addresses of servers with the same models. ``budget`` is one number or
+    Requests for other models are forwarded to ``base_url`` unchanged. ``budget`` is one number or
     one per model. ``settings`` are further settings of the gateway, by the names of its
     configuration file, such as ``upstream_api_key``, ``client_keys``, ``state_directory``,
     ``decision_log``, ``max_rounds`` and ``deadline_s``. The server is probed, in the background,

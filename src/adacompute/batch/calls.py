@@ -219,7 +219,7 @@ class Caller:
         call = self.account.start_call(purchase, question)
         samples: list[Sample] = []
         try:
-            reply = await self._send(question, request, fields, call)
+            reply = await self._send(request, fields, call)
             if not isinstance(reply, ParsedReply):
                 raise RequestRejected(reply.message)
             # More than were asked for are paid for and not kept: their numbers are not theirs.
@@ -233,22 +233,14 @@ class Caller:
         self._last_success = time.monotonic()
         return drawn
 
-    async def _send(
-        self,
-        question: QuestionAccount,
-        request: _Request,
-        fields: Mapping[str, int],
-        call: PaidCall,
-    ) -> Reply:
+    async def _send(self, request: _Request, fields: Mapping[str, int], call: PaidCall) -> Reply:
         await self.limiter.acquire()
         latency_s = None
         try:
             if self.before_call is not None:
                 await self.before_call(call.purchase.bound)
             body = request.encode(fields)
-            reply = await self.upstream.post_bytes(
-                request.path, body, tracker=call, key=question.key
-            )
+            reply = await self.upstream.post_bytes(request.path, body, tracker=call)
             latency_s = reply.latency_s
             return reply
         finally:

@@ -16,7 +16,7 @@ from adacompute.gateway.connection.exchange import JSON, Exchange, TooLarge
 from adacompute.gateway.requests.openai_replies import write_error
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden, NotSure
 from adacompute.gateway.voting.request_model import UpstreamRejected
-from adacompute.models.connection.endpoint import Unavailable
+from adacompute.models.connection.endpoint import Unavailable, Unreachable
 from adacompute.spending.caps.meter import CapReached
 
 EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyBytes, TimeoutError)
@@ -61,7 +61,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "body_bytes_in_flight": (503, "bodies in flight are above eight times ``max_body_mb``"),
     "internal_error": (500, "the gateway itself failed; its log has the cause"),
     "overloaded": (503, "more than ``max_concurrency`` requests are in flight"),
-    "upstream_failing": (503, "the upstream fails repeatedly and was not asked"),
+    "upstream_unreachable": (503, "there is no connection to the upstream"),
     "timeout": (504, "the upstream did not answer in time, or ``timeout_s`` is over"),
 }
 """Status and meaning of every code in the gateway's own errors."""
@@ -138,6 +138,10 @@ async def send_error(
             is_down = isinstance(error, Unavailable)
             status, kind = (503, "upstream_error") if is_down else (429, "rate_limit_error")
             await exchange.fail(status, error.without_advice, kind, headers=after)
+        case Unreachable():
+            await send_rejection(
+                exchange, 503, "the upstream cannot be reached", "upstream_unreachable"
+            )
         case ModelTimeout():
             await exchange.fail(504, str(error), "upstream_error", code="timeout")
         case UpstreamRejected() if _is_redirected(error):

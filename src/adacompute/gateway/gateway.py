@@ -42,7 +42,6 @@ from adacompute.gateway.error_replies import (
     send_internal_error,
     send_rejection,
 )
-from adacompute.gateway.forwarding.health_check import HealthChecks
 from adacompute.gateway.forwarding.passthrough import (
     MAX_BUFFERED,
     REASON_HEADER,
@@ -124,7 +123,6 @@ class Gateway:
         self._stack = AsyncExitStack()
         self._upstreams = Upstreams(config, self.account, self._stack)
         self._voting: dict[str, Voting] = {}
-        self._health = HealthChecks(self.account.calls)
         self._grading = GradingQueues(config, self.account.metrics)
 
     async def __aenter__(self) -> Self:
@@ -147,13 +145,6 @@ class Gateway:
             await engine.warm_up()
             self._voting[name] = Voting(engine, relays, self.account, config)
             self.account.register(engine)
-        for upstream in (None, *config.upstreams):
-            served = {
-                name: one.engine.upstream
-                for name, one in self._voting.items()
-                if self.models[name].upstream == upstream
-            }
-            self._health.add(upstream, self._upstreams.relay(upstream), served)
         await self._spending.start([*self._engines.values()])
         self._set_terms()
         self._start_probe()
@@ -163,7 +154,6 @@ class Gateway:
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.wait({self._probing})
-        await self._health.close()
         drain_s = self.config.drain_s
         if self.stop_by is not None:
             drain_s = max(0.0, self.stop_by - time.monotonic())
@@ -185,8 +175,6 @@ class Gateway:
     def not_ready(self) -> dict[str, str]:
         """Why requests cannot be served: sentences by cause, the most important first."""
         found: dict[str, str] = {}
-        if self._health.is_failing:
-            found["upstream"] = "upstream failing"
         if any(engine.lacks_logprobs for engine in self._engines.values()):
             found["logprobs"] = "upstream returns no log-probabilities"
         if self._spending.refuses_all:
@@ -216,7 +204,7 @@ class Gateway:
         given = cast("UpstreamKind | None", self.config.upstream_kind or by_address)
         for upstream in upstreams if given is not None else ():
             upstream.capabilities = replace(upstream.capabilities, kind=given or "generic")
-        own = [one for one in upstreams if one.addresses is self.relay.addresses]
+        own = [one for one in upstreams if one.base_url == self.relay.base_url]
         known = {one.model: one.capabilities for one in own}
         kinds = {one.capabilities.kind for one in upstreams}
         self._rules = self._rules.with_upstream(known, given, kinds)
@@ -245,13 +233,6 @@ class Gateway:
             exchange.release_body()
             self.account.metrics.add_in_flight(-1)
             self.account.record_request(exchange)
-            if self.config.check_upstream and exchange.method == "POST":
-                self._health.record(self._upstream_of(exchange), exchange)
-
-    def _upstream_of(self, exchange: Exchange) -> str | None:
-        """Return the name of the upstream of a request; None is the gateway's own."""
-        virtual = self.models.get(exchange.model)
-        return None if virtual is None else virtual.upstream
 
     async def _serve_in_time(self, exchange: Exchange) -> None:
         """Serve a request; raise ModelTimeout if it takes longer than any request may."""
@@ -289,10 +270,6 @@ class Gateway:
                 return
             if request is not None:
                 exchange.model = request.model
-            if not self._health.admits(self._upstream_of(exchange)):
-                message = "the upstream fails repeatedly, so the request was not sent to it"
-                await self.reject(exchange, 503, message, "upstream_failing")
-                return
             if request is None:
                 await self._forward(exchange, *found.for_upstream(body), found.reason or "model")
                 return

@@ -12,7 +12,6 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from adacompute.core.errors import DataError
@@ -219,12 +218,6 @@ def load_cached(directory: Path, base_url: str, model: str) -> Capabilities | No
         return Capabilities.from_json(document["capabilities"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError, DataError):
         return None
-
-
-def load_common(directory: Path, base_urls: Sequence[str], model: str) -> Capabilities | None:
-    """Return the cached capabilities of several servers; None if they are not the same."""
-    first, *others = (load_cached(directory, url, model) for url in base_urls)
-    return first if all(one == first for one in others) else None
 
 
 def _attempts_path(directory: Path, base_url: str, model: str) -> Path:

@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from adacompute.models.calls import CallTracker, StartedCall
-from adacompute.models.connection.addresses import Address, Addresses
 from adacompute.models.connection.endpoint import Endpoint, ReplyReader, track
 from adacompute.models.connection.http_session import MAX_REPLY_BYTES, HttpError
 from adacompute.models.formats.failures import Failure, Rejection, TransientFailure, parse_reply
@@ -53,7 +52,7 @@ class Upstream(Endpoint):
 
     def __init__(
         self,
-        base_url: str | Addresses,
+        base_url: str,
         model: str,
         *,
         capabilities: Capabilities | None = None,
@@ -64,8 +63,8 @@ class Upstream(Endpoint):
         self.capabilities = capabilities or Capabilities()
 
     def copy(self, **options: Any) -> Upstream:  # noqa: ANN401 - an endpoint's own
-        """Return another client of the same model at the same addresses, with the same key."""
-        return Upstream(self.addresses, self.model, api_key=self._api_key, **options)
+        """Return another client of the same model at the same address, with the same key."""
+        return Upstream(self.base_url, self.model, api_key=self._api_key, **options)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
         """Send any JSON body, with retries; a rejection is returned as a reply, not raised."""
@@ -90,13 +89,11 @@ class Upstream(Endpoint):
         stream: bool = False,
         headers: Mapping[str, str] | None = None,
         tracker: CallTracker | None = None,
-        key: int | None = None,
     ) -> Reply:
         """Send an encoded body with headers; the reply is a `ParsedReply`, or a rejection.
 
         If the body asks for a stream, it is read to its end, and the document is what its events
         add up to; a stream that breaks off is retried. `tracker` is notified of every attempt.
-        Requests with the same `key` go to the same address; the default is that of the prompt.
         """
         endpoint = path.partition("?")[0]
 
@@ -127,7 +124,7 @@ class Upstream(Endpoint):
             )
 
         reader = ReplyReader(read, parse, usage_of=attrgetter("usage"))
-        return await self._post(path, body, reader, headers=headers, tracker=tracker, key=key)
+        return await self._post(path, body, reader, headers=headers, tracker=tracker)
 
     async def _post(
         self,
@@ -153,17 +150,15 @@ class Upstream(Endpoint):
         """
         payload, tracker = encode(body), self._find_tracker(None)
         calls: list[StartedCall] = []
-        key, tried = self.addresses.key_of(payload), list[Address]()
 
         async def attempt() -> aiohttp.ClientResponse:
             while True:
                 calls.append(await tracker.start(path, payload, len(calls) + 1))
-                address = self.addresses.choose(key, tried)
                 try:
                     with track(calls[-1]):
-                        return await self._open_stream(f"{address.url}/{path}", payload)
-                except Failure as failure:
-                    if not self._note(failure, address, tried):
+                        return await self._open_stream(f"{self.base_url}/{path}", payload)
+                except TransientFailure as failure:
+                    if not failure.is_stale:
                         raise
 
         async with self._slots:

@@ -22,7 +22,7 @@ class HttpScorer(Endpoint):
 
     def __init__(self, url: str, **options: Any) -> None:  # noqa: ANN401 - an endpoint's own
         super().__init__(url, **options)
-        self.addresses.all[0].url = url  # unchanged: some servers distinguish /score from /score/
+        self.base_url = url  # unchanged: some servers distinguish /score from /score/
 
     async def score(self, question: str, text: str, *, tracker: CallTracker | None = None) -> float:
         """Score a text as an answer to a question; ``tracker`` is notified of every attempt."""

@@ -188,12 +188,7 @@ class ServeOptions:
     """
 
     bundle: Path | None = option("Bundle of the policy; 'example' ships with the package.", None)
-    base_urls: Sequence[str] = option(
-        "URL of the upstream, ending in /v1; may be repeated.",
-        (),
-        name="base-url",
-        is_repeated=True,
-    )
+    base_url: str | None = option("URL of the upstream, ending in /v1.", None)
     budget: float | None = option("Mean cost per request, in the bundle's unit.", None)
     model: str | None = option("Model to serve, if the bundle names none.", None)
     grader: str | None = option("Grader instead of the bundle's; needed for cmd:COMMAND.", None)
@@ -224,15 +219,13 @@ class BatchOptions(PriceOptions, ColumnOptions, KeyOptions):
     """
 
     OPTIONS: ClassVar = (
-        *("bundle", "out", "base_urls", "total", "budget", "model", "grader"),
+        *("bundle", "out", "base_url", "total", "budget", "model", "grader"),
         *("columns", "plan_only", "token_prices"),
     )
 
     bundle: Path = option("Bundle of the policy.")
     out: Path = option("Directory of the batch; it is resumable.")
-    base_urls: Sequence[str] = option(
-        "URL of a server, ending in /v1; may be repeated.", (), name="base-url", is_repeated=True
-    )
+    base_url: str | None = option("URL of the server, ending in /v1.", None)
     total: float | None = option("What the batch may cost, in the bundle's unit.", None)
     budget: float | None = option("Mean cost per question, instead of --total.", None)
     model: str | None = option("Model to sample, if the bundle names none.", None)

@@ -24,8 +24,8 @@ from adacompute.core.errors import GraderError
 from adacompute.graders.command import CommandGrader
 from adacompute.graders.grader import Grader
 from adacompute.graders.math import MathGrader
-from adacompute.models.connection.circuit_breaker import CircuitBreaker
 from adacompute.models.messages import Sample
+from adacompute.sampling.circuit_breaker import CircuitBreaker
 from adacompute.sampling.session import ParsedAnswer, Session
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from adacompute.batch.planning.local import make_plan
 from adacompute.batch.questions import QuestionSource, open_questions
 from adacompute.batch.ray.rounds import ROUND
 from adacompute.batch.ray.sampling import RayBatch, sample_on_ray
-from adacompute.batch.servers import Servers
+from adacompute.batch.server import Server
 from adacompute.core.errors import ConfigError
 from adacompute.core.progress import no_progress
 from adacompute.datasets.example import locate_bundle
@@ -62,6 +62,8 @@ def run_batch(
     bundle = load_bundle(locate_bundle(options.bundle))
     if options.plan_only:
         return plan_questions(questions, bundle=bundle, options=options, report=progress)
+    if options.base_url is None:
+        raise ConfigError("a batch needs a server: give --base-url, or --plan-only to see its plan")
     _check_engine(options)
     source = open_questions(questions, options.columns)
     total = read_total(options.total, options.budget, source.n_questions)
@@ -85,15 +87,15 @@ def run_batch(
         "expected": expect_spend(batch, plan),
         "identity": _identity(options, source, grader, costs, arms),
     }
-    servers = Servers.find(options.base_urls, arms[0].model, read_api_key(options.api_key_env))
+    server = Server.find(options.base_url, arms[0].model, read_api_key(options.api_key_env))
     if options.engine != LOCAL:
-        parts = RayBatch(source=source, grader=grader, servers=servers, **shared)
+        parts = RayBatch(source=source, grader=grader, server=server, **shared)
         path = locate_bundle(options.bundle)
         result = sample_on_ray(parts, path, address=find_cluster(options.engine), report=progress)
     else:
         job = BatchJob(span=Span.all(source), bundle=bundle, grader=load_grader(grader), **shared)
         job.on_progress = lambda done: progress(str(done))
-        result = servers.run(job)
+        result = server.run(job)
     result |= {"price": plan.price, "expected_cost": plan.expected_cost}
     return result | _write_unsure(bundle, source, options.out)
 
@@ -110,8 +112,6 @@ def _check_bundle(bundle: Bundle, options: BatchOptions, *, mean: float) -> None
     """Refuse a bundle that a batch at a mean budget per question should not or cannot use."""
     path = str(options.bundle)
     check_verdict(bundle, mean, path=path, is_accepted=options.accept_verdict)
-    if not options.base_urls:
-        raise ConfigError("a batch needs a server: give --base-url, or --plan-only to see its plan")
     check_arms(bundle, path)
     check_signals(bundle, path)
 

@@ -50,12 +50,12 @@ _IS_LIMIT = re.compile(r"max_.*|.*timeout_s|requests_per_minute")
 """Names of settings that limit requests."""
 
 CHECK_S = 5.0
-"""How long ``serve --check`` waits for an address."""
+"""How long ``serve --check`` waits for an upstream."""
 
 BAD_REQUEST, NOT_FOUND = 400, 404
 
 
-FROM_OPTIONS = ("host", "port", "workers")
+FROM_OPTIONS = ("base_url", "host", "port", "workers")
 """Options that are settings of the gateway by the same name."""
 
 
@@ -65,8 +65,6 @@ def configure(options: ServeOptions) -> Config:
     path, pairs = _read_sources(options.config)
     values = {name: getattr(options, name) for name in FROM_OPTIONS}
     values = pairs | {name: value for name, value in values.items() if value is not None}
-    if options.base_urls:
-        values["base_urls"] = tuple(options.base_urls)
     if (key := read_api_key(API_KEY_ENV)) is not None:
         values.setdefault("upstream_api_key", key)
     of_model = {name: values.pop(name) for name in OF_MODEL & values.keys()}
@@ -83,9 +81,9 @@ def configure(options: ServeOptions) -> Config:
         if options.bundle is not None:
             raise ConfigError("give --bundle, or a file that names bundles, not both")
         return read_config(path, values)
-    if not options.base_urls and os.environ.get("OPENAI_BASE_URL"):
+    if os.environ.get("OPENAI_BASE_URL"):
         values.setdefault("base_url", os.environ["OPENAI_BASE_URL"])
-    if options.bundle is None or values.keys().isdisjoint({"base_url", "base_urls"}):
+    if options.bundle is None or "base_url" not in values:
         raise ConfigError("serve needs --bundle, --base-url and --budget, or --config FILE")
     return make_config(values)
 
@@ -231,11 +229,12 @@ def _describe_cap(cap: CapConfig, workers: int) -> dict[str, Any]:
 
 
 async def _check_upstreams(config: Config) -> list[dict[str, Any]]:
-    """Return each address with what is wrong with it, None if it answers."""
+    """Return each upstream with what is wrong with it, None if it answers."""
     timeouts = Timeouts(connect_s=CHECK_S, first_byte_s=CHECK_S)
 
-    async def check(name: str | None, url: str) -> dict[str, Any]:
-        key, problem = config.upstream(name).upstream_api_key, None
+    async def check(name: str | None) -> dict[str, Any]:
+        upstream, problem = config.upstream(name), None
+        url, key = upstream.base_url, upstream.upstream_api_key
         try:
             async with (
                 Relay(url, api_key=key, timeouts=timeouts) as relay,
@@ -247,8 +246,7 @@ async def _check_upstreams(config: Config) -> list[dict[str, Any]]:
             problem = str(error).removeprefix(f"{url} ")
         return {"upstream": name, "base_url": url, "problem": problem}
 
-    named = [(name, config.upstream(name).urls) for name in (None, *config.upstreams)]
-    return await asyncio.gather(*(check(name, url) for name, urls in named for url in urls))
+    return await asyncio.gather(*map(check, (None, *config.upstreams)))
 
 
 async def _check_store(config: Config) -> str | None:

@@ -30,7 +30,7 @@ from adacompute.batch.questions import QuestionSource
 from adacompute.batch.ray.cluster import connect, count_cpus, map_tasks
 from adacompute.batch.ray.planning import BundleWorker, pack_bundle
 from adacompute.batch.ray.rounds import PARTITIONS, Partition, Rounds, find_partition
-from adacompute.batch.servers import Servers
+from adacompute.batch.server import Server
 from adacompute.graders.grader import load_grader
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.call_costs import CallCosts
@@ -59,7 +59,7 @@ class RayBatch:
     expected: ExpectedSpend
     costs: CallCosts
     settings: BatchSettings
-    servers: Servers
+    server: Server
     identity: Mapping[str, Any]
 
     def divide(self, n_workers: int) -> list[Partition]:
@@ -176,7 +176,7 @@ class PartitionWorker(BundleWorker):
             extra=partition.extra,
             identity={**batch.identity, "first": first},
         )
-        return json.dumps(batch.servers.run(job))
+        return json.dumps(batch.server.run(job))
 
 
 def _summarise(batch: RayBatch, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from adacompute.gateway.voting.decision import Decision, Outcome
     from adacompute.gateway.voting.engine import Engine
     from adacompute.gateway.voting.request_model import RequestModel
-    from adacompute.models.connection.addresses import Event
     from adacompute.models.connection.endpoint import OnEvent
     from adacompute.models.model import CallUsage
     from adacompute.spending.attempts import CallBound
@@ -92,16 +91,6 @@ class Account:
                 )
 
         return on_event
-
-    def record_address(self, event: Event, name: str) -> None:
-        """Count a failure of an address, and log when it is passed over and answers again."""
-        match event:
-            case "failed":
-                self.metrics.count("address_failures_total", name)
-            case "skipped":
-                log(logging.WARNING, "an address fails: others get its requests", address=name)
-            case "back":
-                log(logging.WARNING, "an address answers again", address=name)
 
     def record_rejection(self, code: str) -> None:
         """Count a request that is rejected; its end is logged with the same code."""

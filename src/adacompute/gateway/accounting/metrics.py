@@ -76,10 +76,6 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "scorer_failures_total": ("Requests whose samples the scorer failed to score.", ("model",)),
     "upstream_failures_total": ("Calls that failed after all retries.", ("model",)),
-    "address_failures_total": (
-        "Requests that failed at an address: no connection, a lost one, silence or a 5xx.",
-        ("address",),
-    ),
     "retries_total": ("Calls that were retried.", ("model",)),
     "refused_retries_total": (
         "Calls that were not retried because too many others were.",
@@ -130,7 +126,7 @@ STORE_GAUGES: Mapping[str, str] = {
 }
 NOT_READY: Final = "not_ready"
 NOT_READY_HELP: Final = "1 for each cause of a 503 of /ready, otherwise 0."
-CAUSES: Final = ("starting", "probing", "upstream", "logprobs", "store", "stopping", "ended")
+CAUSES: Final = ("starting", "probing", "logprobs", "store", "stopping", "ended")
 """Causes for which /ready answers 503."""
 
 MEANS: Final = ("request_cost_mean", "feature_drift", "agreement_drift")

@@ -23,7 +23,7 @@ from adacompute.gateway.accounting.call_log import CallLog, CallOrigin, CallReco
 from adacompute.gateway.connection.exchange import NO_MODEL
 from adacompute.models.capabilities_cache import (
     cache_path,
-    load_common,
+    load_cached,
     record_attempt,
     save_cached,
 )
@@ -81,20 +81,19 @@ async def probe_upstreams(upstreams: Iterable[Upstream], calls: CallLog) -> None
 
 
 async def _find_capabilities(upstream: Upstream, calls: CallLog) -> Capabilities:
-    """Return what is known of all addresses of an upstream, or probe the one that is chosen."""
-    directory, urls, model = cache_path(), upstream.addresses.urls, upstream.model
+    """Return what is known of an upstream, or probe it."""
+    directory, url, model = cache_path(), upstream.base_url, upstream.model
     try:
         async with _one_process_at_a_time(directory):
-            known = load_common(directory, urls, model)
+            known = load_cached(directory, url, model)
             if known is None:
-                n_attempts = record_attempt(directory, urls[0], model, window_s=ATTEMPT_WINDOW_S)
+                n_attempts = record_attempt(directory, url, model, window_s=ATTEMPT_WINDOW_S)
                 if n_attempts > MAX_ATTEMPTS:
                     raise ModelError(
                         f"{MAX_ATTEMPTS} probes in {ATTEMPT_WINDOW_S / 60:g} minutes found nothing"
                     )
                 known = await _probe_when_loaded(upstream, calls)
-                for url in urls:
-                    save_cached(directory, url, model, known)
+                save_cached(directory, url, model, known)
             return known
     except OSError as error:
         raise DataError(

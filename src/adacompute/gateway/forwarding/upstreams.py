@@ -1,8 +1,7 @@
-"""Upstreams: the addresses of each upstream, and its clients with its key.
+"""Upstreams: the clients of each upstream, with its key.
 
-There is the gateway's own upstream and those that models and arms name. All clients of one share
-what is known of its addresses. Each has its own key, and only the gateway's own upstream can get
-the keys of clients. It makes no calls itself.
+There is the gateway's own upstream and those that models and arms name. Each has its own key, and
+only the gateway's own upstream can get the keys of clients. It makes no calls itself.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from urllib.parse import urlsplit
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.virtual_model import SampledModel
-from adacompute.models.connection.addresses import Addresses
 from adacompute.models.connection.endpoint import EndpointLimits
 from adacompute.models.connection.relay import Relay
 from adacompute.models.connection.retry_budget import RetryBudget
@@ -31,12 +29,8 @@ class Upstreams:
         self._account = account
         self._stack = stack
         self._retry_budget = RetryBudget(RETRY_SHARE)
-        self._addresses = {
-            name: Addresses(config.upstream(name).urls, on_event=account.record_address)
-            for name in (None, *config.upstreams)
-        }
         self._relays: dict[str | None, Relay] = {}
-        urls = [url for one in self._addresses.values() for url in one.urls]
+        urls = [config.upstream(name).base_url for name in (None, *config.upstreams)]
         parts = [urlsplit(url) for url in urls]
         hosts = [part.hostname or part.netloc for part in parts]
         self._hidden = (*urls, *(part.netloc for part in parts), *hosts)
@@ -44,10 +38,11 @@ class Upstreams:
     async def open(self) -> None:
         """Open the relay of each upstream."""
         config = self._config
-        for name, addresses in self._addresses.items():
+        for name in (None, *config.upstreams):
+            upstream = config.upstream(name)
             relay = Relay(
-                addresses,
-                api_key=config.upstream(name).upstream_api_key,
+                upstream.base_url,
+                api_key=upstream.upstream_api_key,
                 forward_key=config.forward_key and name is None,
                 timeouts=config.timeouts,
             )
@@ -59,13 +54,13 @@ class Upstreams:
 
     async def open_client(self, virtual: str, given: SampledModel) -> Upstream:
         """Return a client of a model for the samples of a virtual model."""
-        config = self._config
+        config, upstream = self._config, self._config.upstream(given.upstream)
         return await self._stack.enter_async_context(
             Upstream(
-                self._addresses[given.upstream],
+                upstream.base_url,
                 given.model,
                 capabilities=given.capabilities,
-                api_key=config.upstream(given.upstream).upstream_api_key,
+                api_key=upstream.upstream_api_key,
                 limits=EndpointLimits(
                     timeouts=config.timeouts,
                     retries=config.retries,

@@ -29,14 +29,13 @@ from adacompute.gateway.requests.clients import (
     check_paths,
 )
 from adacompute.gateway.requests.openai_requests import check_name
-from adacompute.gateway.settings.model_settings import ModelConfig
+from adacompute.gateway.settings.model_settings import ModelConfig, UpstreamConfig
 from adacompute.gateway.settings.settings import (
     as_table,
     build_settings,
     check_positive,
     expand_variables,
 )
-from adacompute.gateway.settings.upstream_settings import UpstreamConfig
 from adacompute.models.messages import RetryPolicy, Timeouts, UpstreamKind
 from adacompute.sampling.grading import TIMEOUT_S
 from adacompute.spending.redis_register import RedisRegister
@@ -72,11 +71,8 @@ DECISION_LOGS = (NO_LOG, "answers", TEXTS)
 class Config:
     """A gateway: its upstream, its models, its clients and its limits."""
 
-    base_url: str | None = None
-    """Address of the upstream, with its ``/v1``. This or ``base_urls`` is required."""
-    base_urls: Sequence[str] = ()
-    """Addresses of servers with the same models, instead of ``base_url``. Requests that begin with
-    the same prompt go to the same one, unless it fails or is busier than the others."""
+    base_url: str
+    """Address of the upstream, with its ``/v1``."""
     upstream_api_key: str | None = field(default=None, repr=False)
     """Key that is sent to the upstream."""
     upstreams: Mapping[str, UpstreamConfig] = field(default_factory=dict)
@@ -130,9 +126,6 @@ class Config:
     """Time limit for grading a sample; after it the sample is unparsed."""
     max_attempts: int = 3
     """Attempts per call to the upstream."""
-    check_upstream: bool = True
-    """Answer 503 on ``/ready`` when nine of the last ten requests failed, and ask the upstream for
-    one token every 10 s until it answers."""
     shutdown_delay_s: float = 0.0
     """Time to go on serving after SIGTERM, while ``/ready`` answers 503 and replies close their
     connections."""
@@ -242,7 +235,7 @@ class Config:
         """Return an upstream by its name; that of the gateway has none."""
         if name is not None:
             return self.upstreams[name]
-        return UpstreamConfig(self.base_url, self.base_urls, self.upstream_api_key)
+        return UpstreamConfig(self.base_url, self.upstream_api_key)
 
     @property
     def state(self) -> Path:
@@ -315,8 +308,6 @@ def read_config(path: Path, given: Mapping[str, Any]) -> Config:
     table = content.get("serve")
     if not isinstance(table, dict):
         raise ConfigError(f"{path} has no table [serve]")
-    if "base_urls" in given:
-        table.pop("base_url", None)
     try:
         return make_config({**expand_variables(table), **given}, beside=path.parent)
     except ConfigError as error:

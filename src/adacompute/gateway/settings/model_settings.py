@@ -1,6 +1,7 @@
-"""Model settings: what the configuration says about one virtual model.
+"""Model settings: what the configuration says about one virtual model, or about one upstream.
 
-The text below each setting is its meaning in the reference. It loads no policy.
+The text below each setting is its meaning in the reference. It loads no policy and opens no
+connection.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
+from adacompute.gateway.connection.browser_checks import is_loopback
 from adacompute.gateway.requests.answer_field import check_pointer
 from adacompute.gateway.settings.settings import as_table, check_positive
+from adacompute.models.formats.openai_format import check_url
 
 FLAG, REFUSE, REFUSE_WITH_ANSWER = "flag", "refuse", "refuse-with-answer"
 UNSURE = (FLAG, REFUSE, REFUSE_WITH_ANSWER)
@@ -114,3 +118,39 @@ class ModelConfig:
                     f"models.{model} names the upstream {name!r}: add a table "
                     f"[serve.upstreams.{name}]"
                 )
+
+
+OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
+
+
+@dataclass(frozen=True)
+class UpstreamConfig:
+    """An upstream beside that of the gateway, for some models or arms."""
+
+    base_url: str
+    """Address of the upstream, with its ``/v1``."""
+    upstream_api_key: str | None = field(default=None, repr=False)
+    """Key that is sent to this upstream, and to no other. It never gets the client's key."""
+
+    def __post_init__(self) -> None:
+        check_url(self.base_url)
+        key = self.upstream_api_key
+        if key and not (key.isascii() and key.isprintable() and " " not in key):
+            raise ConfigError(
+                "upstream_api_key contains characters that no header can carry: see whether it has "
+                "a line break or a space"
+            )
+
+    @property
+    def is_openai(self) -> bool:
+        """Whether the address is that of OpenAI or of its models at Azure."""
+        return (urlsplit(self.base_url).hostname or "").endswith(OPENAI_HOSTS)
+
+    def check_port(self, port: int) -> None:
+        """Raise ConfigError if the address is that of the gateway itself."""
+        upstream = urlsplit(self.base_url)
+        if upstream.port == port and is_loopback(upstream.hostname or ""):
+            raise ConfigError(
+                f"base_url {self.base_url} is the address of this gateway itself: give the address "
+                "of the upstream, or another port"
+            )

@@ -23,8 +23,7 @@ from adacompute.gateway.settings.model_settings import FLAG, ModelConfig
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.virtual_model import SampledModel, VirtualModel
 from adacompute.graders.grader import Grader, load_grader
-from adacompute.models.capabilities_cache import cache_path, load_common
-from adacompute.models.connection.addresses import Addresses
+from adacompute.models.capabilities_cache import cache_path, load_cached
 from adacompute.models.connection.endpoint import EndpointLimits
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
@@ -108,8 +107,8 @@ def make_model(
         client_budgets=_find_client_budgets(config),
         **_find_upstreams(config, given, bundle, model),
     )
-    urls = config.upstream(virtual.upstream).urls
-    Engine(virtual, {None: Upstream(Addresses(urls), model)})  # checks the budget
+    url = config.upstream(virtual.upstream).base_url
+    Engine(virtual, {None: Upstream(url, model)})  # checks the budget
     return virtual
 
 
@@ -132,8 +131,7 @@ def _find_upstreams(
         raise ConfigError(f"arm_upstreams names {unknown[0]!r}; the arms of the bundle: {known}")
 
     def find(upstream: str | None, model: str) -> SampledModel:
-        urls = config.upstream(upstream).urls
-        known = load_common(cache_path(), urls, model)
+        known = load_cached(cache_path(), config.upstream(upstream).base_url, model)
         return SampledModel(upstream, model, known or Capabilities())
 
     of_arms = {name: given.arm_upstreams.get(name, given.upstream) for name in names}

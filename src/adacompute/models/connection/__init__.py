@@ -1,1 +1,1 @@
-"""Connection: requests to servers, with retries, several addresses and circuit breakers."""
+"""Connection: requests to servers, with retries where they are safe and useful."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RateLimited, needs_extra
 from adacompute.models.calls import NO_USAGE, CallTracker, StartedCall
-from adacompute.models.connection.addresses import Address, Addresses, as_addresses
 from adacompute.models.connection.http_session import (
     HttpError,
     SessionOwner,
@@ -31,7 +30,12 @@ from adacompute.models.formats.failures import (
     TransientFailure,
     parse_reply,
 )
-from adacompute.models.formats.openai_format import MalformedReply, encode, shorten
+from adacompute.models.formats.openai_format import (
+    MalformedReply,
+    check_url,
+    encode,
+    shorten,
+)
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.model import CallUsage
 
@@ -57,6 +61,10 @@ IS_RUNNING = ": is the server running?"
 
 class Unavailable(RateLimited):
     """A server that failed and said in Retry-After when to try again."""
+
+
+class Unreachable(ModelError):  # noqa: N818 - it names the state
+    """A server to which there was no connection, so that nothing was sent."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,7 @@ class ReplyReader(Generic[T]):
 
 
 class Endpoint(SessionOwner):
-    """One server, at one address or several; use it as an asynchronous context manager.
+    """One server at one address; use it as an asynchronous context manager.
 
     `on_event` is called for retries and failures and must return quickly. `tracker` is notified of
     the attempts of calls that have no tracker of their own. `retry_budget`, which several endpoints
@@ -98,7 +106,7 @@ class Endpoint(SessionOwner):
 
     def __init__(
         self,
-        base_url: str | Addresses,
+        base_url: str,
         *,
         api_key: str | None = None,
         limits: EndpointLimits | None = None,
@@ -106,7 +114,7 @@ class Endpoint(SessionOwner):
         tracker: CallTracker | None = None,
         retry_budget: RetryBudget | None = None,
     ) -> None:
-        self.addresses = as_addresses(base_url)
+        self.base_url = check_url(base_url)
         self._limits = limits = limits or EndpointLimits()
         if api_key and not (
             api_key.isascii() and api_key.isprintable() and api_key.strip() == api_key
@@ -122,11 +130,6 @@ class Endpoint(SessionOwner):
         self._session = open_json_session(self._limits.timeouts, self._api_key)
         return self
 
-    @property
-    def base_url(self) -> str:
-        """The address, or all of them, for messages."""
-        return str(self.addresses)
-
     async def _send(
         self,
         path: str,
@@ -135,18 +138,14 @@ class Endpoint(SessionOwner):
         *,
         headers: Mapping[str, str] | None = None,
         tracker: CallTracker | None = None,
-        key: int | None = None,
     ) -> T:
         """Send a request, with retries, and return what `reader` makes of the reply.
 
-        `tracker` is notified of every attempt. `key` decides which of several addresses it goes to,
-        the prompt if there is none. A retry goes to another one. A request on a connection that the
-        server seems to have closed before, or for which there was none while there is another
-        address, is repeated immediately and is no retry.
+        `tracker` is notified of every attempt. A request on a connection that the server seems to
+        have closed before is repeated immediately and is no retry.
         """
         payload = body if isinstance(body, bytes) else encode(body)
         tracker, n_attempts = self._find_tracker(tracker), 0
-        key, tried = self.addresses.key_of(payload) if key is None else key, list[Address]()
 
         async def attempt() -> T:
             nonlocal n_attempts
@@ -156,15 +155,12 @@ class Endpoint(SessionOwner):
                 try:
                     async with self._slots:
                         call = await tracker.start(path, payload, number)
-                        address = self.addresses.choose(key, tried)
-                        with track(call), address:
-                            url = _join(address.url, path)
-                            result = await self._attempt(url, payload, reader, headers)
+                        with track(call):
+                            result = await self._attempt(path, payload, reader, headers)
                             call.end(reader.usage_of(result))
-                        address.record_answer()
                         return result
-                except Failure as failure:
-                    if not self._note(failure, address, tried):
+                except TransientFailure as failure:
+                    if not failure.is_stale:
                         raise
 
         return await self._with_retries(attempt)
@@ -238,26 +234,14 @@ class Endpoint(SessionOwner):
         self._report("retry_refused", cause=self._redact(str(failure)))
         return False
 
-    def _note(self, failure: Failure, address: Address, tried: list[Address]) -> bool:
-        """Note where an attempt failed; return whether to repeat it at once, as no retry."""
-        failure.url = address.url
-        if isinstance(failure, TransientFailure) and failure.is_stale:
-            return True
-        tried.append(address)
-        if failure.is_answer:
-            address.record_answer()
-        else:
-            self.addresses.record_failure(address, is_unsent=failure.is_unsent)
-        return failure.is_unsent and self.addresses.has_another(tried)
-
     async def _attempt(
         self,
-        url: str,
+        path: str,
         payload: bytes,
         reader: ReplyReader[T],
         headers: Mapping[str, str] | None,
     ) -> T:
-        start = time.perf_counter()
+        start, url = time.perf_counter(), _join(self.base_url, path)
         try:
             reply = await self._get_session().post(url, payload, headers)
         except HttpError as error:
@@ -271,11 +255,6 @@ class Endpoint(SessionOwner):
 
     def _to_failure(self, error: HttpError) -> Failure:
         """Say what a network error means for the request."""
-        failure = self._describe(error)
-        failure.is_unsent, failure.is_answer = error.is_unsent, error.is_of_request
-        return failure
-
-    def _describe(self, error: HttpError) -> Failure:
         limits = self._limits.timeouts
         if error.stage == "connect_timeout":
             cause = f"could not be connected to within {limits.connect_s:g} s"
@@ -294,7 +273,7 @@ class Endpoint(SessionOwner):
             cause = f"sent {error}" if is_large else f"cannot be trusted: {error}"
             return PermanentFailure(cause, may_be_billed=is_large)
         if error.stage == "unreachable":
-            failure = TransientFailure(f"cannot be reached ({error}){IS_RUNNING}")
+            failure = TransientFailure(f"cannot be reached ({error}){IS_RUNNING}", Unreachable)
             failure.advice = IS_RUNNING
             return failure
         return TransientFailure(
@@ -309,7 +288,7 @@ class Endpoint(SessionOwner):
         retry_after_s = failure.retry_after_s if isinstance(failure, TransientFailure) else None
         says_when = retry_after_s is not None and failure.error_type is ModelError
         error_type = Unavailable if says_when else failure.error_type
-        error = error_type(f"{failure.url or self.base_url} {self._redact(str(failure))}")
+        error = error_type(f"{self.base_url} {self._redact(str(failure))}")
         error.advice = failure.advice
         if isinstance(error, RateLimited):
             error.retry_after_s = retry_after_s or 0.0

@@ -42,7 +42,6 @@ MAX_REPLY_BYTES = 16_000_000
 Stage = Literal[
     "connect_timeout", "timeout", "untrusted", "unreachable", "invalid", "lost", "too_large"
 ]
-_WITHOUT_CONNECTION = frozenset[Stage]({"connect_timeout", "untrusted", "unreachable"})
 
 
 class HttpError(Exception):
@@ -68,16 +67,6 @@ class HttpError(Exception):
         self.cause = cause
         self.has_begun = has_begun
         self.is_stale = is_stale
-
-    @property
-    def is_unsent(self) -> bool:
-        """Whether there was no connection, so that not a byte of the request was sent."""
-        return self.stage in _WITHOUT_CONNECTION
-
-    @property
-    def is_of_request(self) -> bool:
-        """Whether the request is the cause: it cannot be written, or asks for too large a reply."""
-        return self.stage in {"invalid", "too_large"}
 
 
 class HttpReply(NamedTuple):

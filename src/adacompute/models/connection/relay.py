@@ -3,8 +3,7 @@
 Bytes are not touched: bodies keep their compression, events their timing, headers their values.
 Only hop-by-hop headers are removed, and the client's credentials unless ``forward_key`` is set. A
 request that the upstream may have processed is not sent again: the client gets the failure and can
-repeat it. A request on a connection that the upstream had already closed is sent again, and one
-that got no connection is sent to another address, if the upstream has several.
+repeat it. Only a request on a connection that the upstream had already closed is sent again.
 
 One exception: a request header value that is not UTF-8 is sent as the UTF-8 of its Latin-1
 characters, because aiohttp writes nothing else.
@@ -17,12 +16,10 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from adacompute.core.errors import ModelError, ModelTimeout
-from adacompute.models.connection.addresses import Address, Addresses, as_addresses
-from adacompute.models.connection.endpoint import MIN_SECRET_CHARS
+from adacompute.models.connection.endpoint import MIN_SECRET_CHARS, Unreachable
 from adacompute.models.connection.http_session import (
     MAX_REPLY_BYTES,
     HttpError,
@@ -30,6 +27,7 @@ from adacompute.models.connection.http_session import (
     open_relay_session,
     was_sent,
 )
+from adacompute.models.formats.openai_format import check_url
 from adacompute.models.messages import Timeouts
 
 if TYPE_CHECKING:
@@ -57,7 +55,6 @@ _CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key", b"cookie"}
 _NOT_FORWARDED_WITHOUT_KEY = _NOT_FORWARDED | _CREDENTIALS
 _CHUNKED_WRITE_BYTES = 2**20
 _VALID_STATUSES = range(200, 600)
-_FAILED = 500
 _CONTROL_CHARS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -97,13 +94,13 @@ class Relay(SessionOwner):
 
     def __init__(
         self,
-        base_url: str | Addresses,
+        base_url: str,
         *,
         api_key: str | None = None,
         forward_key: bool = False,
         timeouts: Timeouts | None = None,
     ) -> None:
-        self.addresses = as_addresses(base_url)
+        self.base_url = check_url(base_url)
         self._api_key = api_key
         self._secret = (api_key or "").encode() if len(api_key or "") >= MIN_SECRET_CHARS else b""
         self._forward_key = forward_key
@@ -129,10 +126,12 @@ class Relay(SessionOwner):
         sent = self.request_headers(headers)
         return _Sending(self._open(method, path, sent, body, on_repeat), self._to_relayed)
 
-    def _to_relayed(self, address: Address, response: aiohttp.ClientResponse) -> RelayedResponse:
+    def _to_relayed(self, response: aiohttp.ClientResponse) -> RelayedResponse:
         if response.status not in _VALID_STATUSES:
-            raise ConnectionInterrupted(f"{address.url} answered with the status {response.status}")
-        chunks = self._get_session().chunks(response, partial(self._record_lost, address))
+            raise ConnectionInterrupted(
+                f"{self.base_url} answered with the status {response.status}"
+            )
+        chunks = self._get_session().chunks(response, self._to_error)
         kept = end_to_end_headers(response.raw_headers)
         return RelayedResponse(response.status, kept, chunks, self.redact if self._secret else None)
 
@@ -143,35 +142,18 @@ class Relay(SessionOwner):
         headers: list[tuple[str, str]],
         body: bytes,
         on_repeat: Callable[[], Awaitable[None]] | None,
-    ) -> tuple[Address, aiohttp.ClientResponse]:
-        """Send a request; the address that answers has one more open, until it is released."""
-        session, addresses = self._get_session(), self.addresses
-        key, tried = addresses.key_of(body), list[Address]()
+    ) -> aiohttp.ClientResponse:
+        session, url = self._get_session(), f"{self.base_url}/{path}"
         while True:
             # A large body is written in pieces, so that it does not block other requests.
             data = io.BytesIO(body) if len(body) > _CHUNKED_WRITE_BYTES else body or None
-            address = addresses.choose(key, tried)
             try:
-                with address:
-                    url = f"{address.url}/{path}"
-                    response = await session.open(method, url, data, headers, encoded=True)
-                    address.n_open += 1
+                return await session.open(method, url, data, headers, encoded=True)
             except HttpError as error:
-                if error.is_stale:
-                    if on_repeat is not None:
-                        await on_repeat()
-                    continue
-                tried.append(address)
-                if not error.is_of_request:
-                    addresses.record_failure(address, is_unsent=error.is_unsent)
-                if not (error.is_unsent and addresses.has_another(tried)):
-                    raise self._to_error(error, address) from None
-            else:
-                if response.status >= _FAILED:
-                    addresses.record_failure(address)
-                else:
-                    address.record_answer()
-                return address, response
+                if not error.is_stale:
+                    raise self._to_error(error) from None
+                if on_repeat is not None:
+                    await on_repeat()
 
     def was_sent(self) -> bool:
         """Whether bytes of the request that this task sent last can have reached the upstream."""
@@ -181,16 +163,13 @@ class Relay(SessionOwner):
         """Replace the API key in bytes that are shown to the client."""
         return data.replace(self._secret, b"***") if self._secret else data
 
-    def _record_lost(self, address: Address, error: HttpError) -> ModelError:
-        self.addresses.record_failure(address)
-        return self._to_error(error, address)
-
-    def _to_error(self, error: HttpError, address: Address) -> ModelError:
+    def _to_error(self, error: HttpError) -> ModelError:
         if error.stage in {"connect_timeout", "timeout"}:
-            return ModelTimeout(f"{address.url} was silent for {self._timeouts.first_byte_s:g} s")
-        message = f"{address.url} failed: {error.cause}"
-        is_lost = error.stage == "lost"
-        return ConnectionInterrupted(message) if is_lost else ModelError(message)
+            return ModelTimeout(f"{self.base_url} was silent for {self._timeouts.first_byte_s:g} s")
+        message = f"{self.base_url} failed: {error.cause}"
+        if error.stage == "unreachable":
+            return Unreachable(message)
+        return ConnectionInterrupted(message) if error.stage == "lost" else ModelError(message)
 
     def request_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         """Headers to forward: without hop-by-hop headers and, unless configured, credentials."""
@@ -212,27 +191,26 @@ class _Sending:
     generating.
     """
 
-    __slots__ = ("_address", "_opening", "_response", "_to_relayed")
+    __slots__ = ("_opening", "_response", "_to_relayed")
 
     def __init__(
         self,
-        opening: Awaitable[tuple[Address, aiohttp.ClientResponse]],
-        to_relayed: Callable[[Address, aiohttp.ClientResponse], RelayedResponse],
+        opening: Awaitable[aiohttp.ClientResponse],
+        to_relayed: Callable[[aiohttp.ClientResponse], RelayedResponse],
     ) -> None:
         self._opening = opening
         self._to_relayed = to_relayed
 
     async def __aenter__(self) -> RelayedResponse:
-        self._address, self._response = await self._opening
+        self._response = await self._opening
         try:
-            return self._to_relayed(self._address, self._response)
+            return self._to_relayed(self._response)
         except BaseException:
             await self.__aexit__()
             raise
 
     async def __aexit__(self, *_: object) -> None:
         self._response.release()
-        self._address.n_open -= 1
 
 
 def end_to_end_headers(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

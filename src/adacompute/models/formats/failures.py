@@ -37,12 +37,7 @@ class Failure(Exception):  # noqa: N818 - the others name what happened
 
     ``may_be_billed`` says that the server may have generated a reply and may charge for it, and
     ``advice`` is the end of the message that says what an operator can do.
-    ``is_unsent`` says that there was no connection, and ``url`` where the request was to go.
-    ``is_answer`` says that the server works: it refuses this request, or has too many of them now.
     """
-
-    is_unsent = False
-    url = ""
 
     def __init__(
         self, cause: str, error_type: type[ModelError] = ModelError, *, may_be_billed: bool = False
@@ -51,7 +46,6 @@ class Failure(Exception):  # noqa: N818 - the others name what happened
         self.error_type = error_type
         self.may_be_billed = may_be_billed
         self.advice = ""
-        self.is_answer = issubclass(error_type, (RequestRejected, RateLimited))
 
 
 class TransientFailure(Failure):

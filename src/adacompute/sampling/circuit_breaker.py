@@ -1,6 +1,6 @@
 """Circuit breaker: stop asking something that keeps failing, and try again later.
 
-When too many of the last requests failed it opens, and nothing should be asked. After a pause one
+After several failures in a row it opens, and nothing should be asked. After a pause one
 probe may find out whether it works again; each failed probe doubles the pause. It only counts: it
 calls nothing, and takes the time from a clock that it is given. Use it from one thread.
 """
@@ -8,12 +8,11 @@ calls nothing, and takes the time from a clock that it is given. Use it from one
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 
 
 class CircuitBreaker:
-    """Counts failures in a row, or among the last requests if there is a ``window``.
+    """Counts failures in a row.
 
     >>> breaker = CircuitBreaker(max_failures=2, clock=lambda: 0.0)
     >>> breaker.record(is_failure=True), breaker.record(is_failure=True), breaker.is_open
@@ -24,13 +23,12 @@ class CircuitBreaker:
         self,
         *,
         max_failures: int = 3,
-        window: int | None = None,
         pause_s: float = 1.0,
         max_pause_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.is_open = self.is_probing = False
-        self.failures: deque[bool] = deque(maxlen=window or max_failures)
+        self.is_open = False
+        self._n_failures = 0
         self._max_failures = max_failures
         self._min_pause_s = self._pause_s = pause_s
         self._max_pause_s = max_pause_s
@@ -42,13 +40,10 @@ class CircuitBreaker:
         """Whether a request may be sent now, as a probe if the breaker is open."""
         return not self.is_open or self._clock() >= self._probe_at
 
-    def record(self, *, is_failure: bool, is_certain: bool = False) -> bool:
-        """Count how a request ended; return whether that opens or closes the breaker.
-
-        A failure that is certain to come again opens it at once.
-        """
-        self.failures.extend([is_failure] * (self._max_failures if is_certain else 1))
-        was_open, self.is_open = self.is_open, sum(self.failures) >= self._max_failures
+    def record(self, *, is_failure: bool) -> bool:
+        """Count how a request ended; return whether that opens or closes the breaker."""
+        self._n_failures = self._n_failures + 1 if is_failure else 0
+        was_open, self.is_open = self.is_open, self._n_failures >= self._max_failures
         if self.is_open and not was_open:
             self._probe_at = self._clock() + self._pause_s
         return self.is_open != was_open
@@ -57,17 +52,15 @@ class CircuitBreaker:
         """Return whether a probe should be made now; one that never ends delays the next."""
         if not self.is_open or not self.admits:
             return False
-        self.is_probing = True
         self._probe_at = self._clock() + self._pause_s
         return True
 
     def end_probe(self, *, is_failure: bool) -> bool:
         """Count the result of a probe; return whether it closes the breaker."""
-        self.is_probing = False
         if is_failure:
             self._pause_s = min(2 * self._pause_s, self._max_pause_s)
             self._probe_at = self._clock() + self._pause_s
             return False
         was_open, self.is_open, self._pause_s = self.is_open, False, self._min_pause_s
-        self.failures.clear()
+        self._n_failures = 0
         return was_open
