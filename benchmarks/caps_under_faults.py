@@ -312,7 +312,8 @@ class Clients:
     async def _send(self, session: aiohttp.ClientSession, number: int) -> tuple[str, float]:
         """Send a request to any of the gateways; return its outcome, and when to try again."""
         body = {
-            "model": f"voted@{self._plan.samples[number]}",
+            "model": "voted",
+            "adacompute": {"budget": self._plan.samples[number]},
             "messages": [{"role": "user", "content": f"What is {number} + 1?"}],
             "max_tokens": SAMPLE_TOKENS,
         }

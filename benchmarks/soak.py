@@ -83,7 +83,6 @@ bundle = "policy"
 budget = 2
 grader = "numeric"
 model = "fake"
-audit_share = 0.05
 [[serve.caps]]
 amount = 10_000_000_000
 unit = "tokens"

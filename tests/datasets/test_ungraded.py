@@ -78,14 +78,6 @@ def test_a_directory_is_read_whole_and_its_samples_are_numbered_over_its_files(
         import_samples(log, tmp_path / "run", **asked)
 
 
-def test_a_decision_that_two_files_hold_counts_as_in_the_later(tmp_path: Path, key: Path) -> None:
-    log = tmp_path / "log"
-    logged(log, "2 + 2?", draws=1)
-    logged(log, "2 + 2?", draws=3)  # what an audit drew came after the file was full
-    found = import_samples(log, tmp_path / "run", grader="numeric", gold=str(key))
-    assert (found["questions"], found["samples"]) == (1, 3)
-
-
 def test_a_directory_without_samples_is_no_log(tmp_path: Path, key: Path) -> None:
     DecisionLog(tmp_path / "log").append({"id": "d", "key": 1, "samples": []})
     with pytest.raises(DataError, match=r"samples-\*.parquet"):

@@ -135,7 +135,7 @@ def test_a_call_that_is_cancelled_while_it_starts_leaves_no_reservation(
         | {"max_output_tokens": 50}
     )
     metrics = Metrics()
-    spending = Spending(config, (), metrics)
+    spending = Spending(config, metrics)
 
     async def start() -> int:
         await spending.open()
@@ -148,7 +148,7 @@ def test_a_call_that_is_cancelled_while_it_starts_leaves_no_reservation(
         is_started = task.done()
         task.cancel()
         await asyncio.wait({task})
-        reserved = sum(one.own_reserved for one in log.caps.usage())
+        reserved = sum(one.own_reserved for one in log.caps.meter.usage())
         await spending.close()
         return reserved if not is_started else reserved - 100
 

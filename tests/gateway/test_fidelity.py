@@ -292,7 +292,7 @@ UNVOTED: dict[str, str] = {
 }
 SPELLINGS = {
     "plain": '"model": "thrifty"',
-    "suffix": '"model" :\t"thrifty@3.5"',
+    "spaced": '"model" :\t"thrifty"',
     "escaped": r'"mod\u0065l": "thri\u0066ty"',
 }
 OPTION = ', "adacompute": {"budget": 3}'

@@ -155,7 +155,7 @@ def serving(tmp_path: Path, **options: Any) -> Iterator[tuple[ScriptedServer, in
 
 
 def ask(port: int, path: str = PATH, **options: Any) -> gateways.GatewayReply:
-    body = {"model": "virtual@2", **options}
+    body = {"model": "virtual", "adacompute": {"budget": 2}, **options}
     return gateways.send(port, "POST", path, body=json.dumps(body).encode())
 
 

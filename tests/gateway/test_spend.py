@@ -158,18 +158,16 @@ def test_each_call_is_priced_by_the_model_that_produced_it(policies: Path, tmp_p
     assert cost == pytest.approx(calls["voted"]["cost"] + calls["other"]["cost"])
 
 
-def test_retries_audits_and_scores_are_calls(policies: Path, tmp_path: Path) -> None:
-    script = FakeSettings(fault_script=("500", "garbled", "ok", "ok"), completion_tokens=1)
+def test_retries_and_scores_are_calls(policies: Path, tmp_path: Path) -> None:
+    script = FakeSettings(fault_script=("500", "garbled", "ok"), completion_tokens=1)
     with serve_fake(script) as fake:
         scorer = f"{fake.base_url}/score"
-        more: dict[str, Any] = {"audit_share": 1.0, "audit_max_share": 1.0, "scorer": scorer}
-        with serving(tmp_path, policies / "one", fake, **more) as port:
+        with serving(tmp_path, policies / "one", fake, scorer=scorer) as port:
             assert ask(port, "chat/completions", **chat(model="voted")) == 200
-            wait_for_calls(tmp_path, 5)
-        calls = list(read_calls(tmp_path))  # the audit has ended
+            wait_for_calls(tmp_path, 4)
+        calls = list(read_calls(tmp_path))
     told = [(call["purpose"], call["attempt"], call["is_estimated"]) for call in calls]
     assert sorted(told) == [
-        ("audit", 1, False),
         ("scorer", 1, True),
         ("vote", 1, False),  # answered 500: refused
         ("vote", 2, True),  # cannot be parsed

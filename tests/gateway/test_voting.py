@@ -8,7 +8,6 @@ import gzip
 import json
 import re
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,9 +102,6 @@ OWN = (
     "max_budget",
     "max_rounds",
     "deadline_s",
-    "shadow",
-    "audit_share",
-    "audit_max_share",
     "grader",
     "scorer",
     "token_prices",
@@ -151,7 +147,7 @@ def test_the_first_sample_of_the_winning_class_answers_and_all_usage_is_reported
 
 
 def test_a_sample_sends_the_clients_body_with_the_model_replaced(three: Path) -> None:
-    sent = b'{"model":"virtual@1",  "messages":[{"role":"user","content":"2+2"}], "top_p": 0.50,'
+    sent = b'{"model":"virtual",  "messages":[{"role":"user","content":"2+2"}], "top_p": 0.50,'
     sent += b' "seed": 9, "adacompute": {"budget": 1}}'
     with serving(three) as (upstream, port):
         upstream.answer(*(chat_reply(str(n)) for n in (4, 5, 6)))  # no vote is decided early
@@ -168,8 +164,7 @@ def test_a_sample_sends_the_clients_body_with_the_model_replaced(three: Path) ->
     ("where", "drawn"),
     [
         ({}, 1),
-        ({"model": "virtual@2"}, 2),
-        ({"adacompute": {"budget": 3}, "model": "virtual@2"}, 3),
+        ({"adacompute": {"budget": 3}}, 3),
         ({"headers": [("x-adacompute-budget", "4")], "adacompute": {"budget": 3}}, 4),
     ],
 )
@@ -181,6 +176,17 @@ def test_a_request_may_set_its_own_budget(
         upstream.answer(*(chat_reply(str(n)) for n in range(4)))
         assert ask(port, **where).values("x-adacompute-samples") == [str(drawn)]
         assert len(upstream.received) == drawn
+
+
+def test_models_of_one_bundle_have_budgets_of_their_own(tmp_path: Path) -> None:
+    policy = bundle(tmp_path / "p", FixedRule(1), FixedRule(2), FixedRule(3))
+    own = {"bundle": str(policy), "model": "real", "grader": "numeric", "max_budget": 3.0}
+    models = {name: {**own, "budget": budget} for name, budget in (("cheap", 1), ("dear", 3))}
+    with serving(policy, models=models) as (upstream, port):
+        upstream.answer(*(chat_reply(str(n)) for n in range(4)))
+        for model, drawn in (("cheap", "1"), ("dear", "3")):
+            assert ask(port, model=model).values("x-adacompute-samples") == [drawn]
+        assert len(upstream.received) == 4
 
 
 @pytest.mark.parametrize(("settings", "drawn"), [({"max_samples": 2}, 2), ({}, 64)])
@@ -405,33 +411,6 @@ def test_the_question_is_extracted_by_the_template(tmp_path: Path) -> None:
     assert found == ["template", "message", "none"]
 
 
-def test_shadow_mode_answers_with_one_sample_and_logs_the_plan(three: Path, tmp_path: Path) -> None:
-    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
-    with serving(three, shadow=True, **log) as (upstream, port):
-        upstream.answer(chat_reply("4"))
-        answer = ask(port)
-        assert len(upstream.received) == 1
-    assert answer.body == chat_reply("4").body
-    (row,) = read_decisions(tmp_path / "decisions").to_pylist()
-    assert (row["shadow"], row["samples_used"], row["samples_planned"]) == (True, 1, 3)
-
-
-def test_an_audit_samples_after_the_answer_within_its_share(tmp_path: Path) -> None:
-    policy = bundle(tmp_path / "p", FixedRule(1))
-    log = {"state_directory": str(tmp_path), "decision_log": "answers"}
-    share = {"audit_share": 1.0, "audit_max_share": 0.5}
-    with serving(policy, **share, **log) as (upstream, port):
-        upstream.answer(chat_reply("4"))
-        for _ in range(20):
-            ask(port)
-    rows = read_decisions(tmp_path / "decisions").to_pylist()
-    held = [row for row in rows if row["audit"]]
-    assert len(rows) == 20
-    assert 1 <= len(held) <= 3  # ten samples, three a request
-    assert {len(row["answers"]) for row in held} == {4}
-    assert all(row["samples_used"] == 1 for row in rows)
-
-
 @pytest.mark.parametrize(
     ("replies", "deadline_s", "n_samples"),
     [
@@ -563,7 +542,7 @@ def test_failures_are_counted_under_the_models_name(three: Path) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(ScriptedReply(500, JSON, [b"{}"]))
         ask(port)
-        ask(port, model="virtual@0.1")
+        ask(port, adacompute={"budget": 0.1})
         seen = metrics(port)
     path = 'path="chat/completions"'
     assert f'requests_total{{model="virtual",{path},status="502"}} 1.0' in seen
@@ -600,36 +579,6 @@ def test_shortly_before_its_deadline_a_request_is_answered_with_what_came(three:
         upstream.answer(chat_reply("4"), SLOW)
         answer = ask(port)
     assert (answer.status, texts(answer)) == (200, "4")
-
-
-READS = """
-import json, sys, time
-for line in sys.stdin:
-    asked = json.loads(line)
-    text = asked.get("text", "")
-    time.sleep(2 if text == "slow" else 0)
-    print(json.dumps({"answer": text, "equal": False}), flush=True)
-"""
-
-
-def test_samples_not_parsed_before_the_deadline_are_drawn_again_for_the_audit(
-    three: Path, tmp_path: Path
-) -> None:
-    program = tmp_path / "grader.py"
-    program.write_text(READS)
-    audits = {"audit_max_share": 1.0, "state_directory": str(tmp_path)}
-    with serving(three, audit_share=1e-12, **audits) as (upstream, port):
-        upstream.answer(chat_reply("4"))
-        ask(port)  # so that three samples have been served
-    options = {"deadline_s": 0.5, "audit_share": 1.0, "decision_log": "answers", **audits}
-    with serving(three, grader=f"cmd:{sys.executable} {program}", **options) as (upstream, port):
-        upstream.answer(
-            chat_reply("4"), late(chat_reply("slow")), late(chat_reply("slow")), chat_reply("4")
-        )
-        answer = ask(port)
-    assert answer.values("x-adacompute-samples") == ["1"]
-    (row,) = read_decisions(tmp_path / "decisions").to_pylist()
-    assert (row["samples_used"], row["audit"], len(row["answers"])) == (1, True, 4)
 
 
 def test_samples_are_counted_if_the_client_disconnects_during_a_stream(

@@ -35,8 +35,6 @@ alice = "{digest}"
 [serve.models.virtual]
 bundle = "example"
 budget = 2.0
-audit_share = 0.5
-audit_max_share = 0.1
 
 [[serve.caps]]
 amount = 20
@@ -82,8 +80,6 @@ def config(tmp_path: Path) -> Path:
         ),
         TOKENS: account(a=Entry(100, 20, 60)),
         "total/money/2020-02-29": account(a=Entry(7 * NANO, 0, 7 * NANO)),
-        "served/model=virtual/samples/all": account(a=Entry(99, 0, 55)),
-        "audits/model=virtual/samples/all": account(a=Entry(4, 0, 3)),
         "total/samples/all": account(a=Entry(4, 0, 3)),
     }
     replicas = {
@@ -121,15 +117,13 @@ def test_accounts_are_listed_in_their_unit(config: Path) -> None:
     }
     values = {name: (row["limit"], row["spent"], row["held"]) for name, row in rows.items()}
     assert values[TOKENS] == (500, 60, 80)
-    assert values["audits/model=virtual/samples/all"] == (5, 3, 4)  # 10 % of those served
-    assert values["served/model=virtual/samples/all"][0] is None
     assert values["total/samples/all"][0] is None  # no such cap is configured
-    assert len(rows) == 5
+    assert len(rows) == 3
 
 
 def test_periods_that_have_ended_are_listed_on_request(config: Path) -> None:
     rows = {row["name"]: row for row in list_caps(config, all_periods=True)["accounts"]}
-    assert len(rows) == 6
+    assert len(rows) == 4
     assert rows["total/money/2020-02-29"]["limit"] == 20
 
 

@@ -15,7 +15,6 @@ from adacompute.cli.definition import command
 from adacompute.cli.options import RUN
 from adacompute.cli.output import (
     format_amount,
-    format_percent,
     format_share,
     format_value,
     print_columns,
@@ -160,8 +159,6 @@ def _print_serving(result: Result) -> None:
             "Price": row["price"],
             "Levels to choose from": row["levels"],
             "Grader": row["grader"],
-            "Shadow mode": "yes" if row["shadow"] else "no",
-            "Audited requests": format_percent(row["audit_share"]),
         }
         for row in result["models"]
     ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -104,8 +103,7 @@ class Gateway:
             price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
         self.account = Account(config, price_lists)
         self._engines: dict[str, Engine] = {}
-        self._spending = Spending(config, tuple(models.values()), self.account.metrics, register)
-        self.stop_by: float | None = None
+        self._spending = Spending(config, self.account.metrics, register)
         self._probing: asyncio.Task[None] | None = None
         self._n_in_flight = 0
         self._names = tuple(models)
@@ -154,11 +152,6 @@ class Gateway:
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.wait({self._probing})
-        drain_s = self.config.drain_s
-        if self.stop_by is not None:
-            drain_s = max(0.0, self.stop_by - time.monotonic())
-        drained = (voting.finish(drain_s) for voting in self._voting.values())
-        await asyncio.gather(*drained)
         await self._spending.close()
         await self._grading.close()
         for process in self._large_bodies:

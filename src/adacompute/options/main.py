@@ -198,7 +198,7 @@ class ServeOptions:
     unsure: str | None = option(
         "What unsure answers get: a header, or 422 (default: flag).",
         None,
-        choices=("flag", "refuse", "refuse-with-answer"),
+        choices=("flag", "refuse"),
     )
     accept_verdict: bool = option("Serve a policy whose verdict is not 'gain'.", False)
     check: bool = option("Check the configuration and exit.", False)

@@ -27,9 +27,6 @@ from adacompute.spending.caps.peers import RECOVERY_S, Peers
 from adacompute.spending.caps.replica import set_cap_spent
 from adacompute.spending.token_prices import NANO
 
-AUDITS, SERVED = "audits/model=", "served/model="
-"""Beginnings of the names of accounts that count samples of audits, and those of answers."""
-
 Accounts = Mapping[str, CapAccount]
 """Accounts by the name of their counter."""
 
@@ -66,7 +63,7 @@ async def _list(config: Config, options: CapsOptions) -> dict[str, Any]:
     finally:
         await register.close()
     limits, accounts = _limits(config), peers.accounts
-    rows = [_describe(config, name, accounts, limits) for name in sorted(accounts)]
+    rows = [_describe(name, accounts, limits) for name in sorted(accounts)]
     return {
         "store": _describe_store(config),
         "replicas": {
@@ -90,13 +87,11 @@ def _check_spent(config: Config, stored: Accounts, name: str, amount: float) -> 
     return math.ceil(amount * _scale(_unit(name)))
 
 
-def _describe(config: Config, name: str, accounts: Accounts, limits: Limits) -> dict[str, Any]:
+def _describe(name: str, accounts: Accounts, limits: Limits) -> dict[str, Any]:
     """Return a row of the list; amounts are in the unit of the account."""
     cap, _, period = name.rpartition("/")
     account, unit = accounts[name], _unit(name)
     limit = limits.get((cap, _kind(period)))
-    if name.startswith(AUDITS):
-        limit = _audit_limit(config, name, accounts)
     scale = _scale(unit)
     return {
         "name": name,
@@ -127,13 +122,6 @@ def _limits(config: Config) -> Limits:
         if counter is not None:
             found[counter.name.rpartition("/")[0], cap.period] = counter.limit
     return found
-
-
-def _audit_limit(config: Config, name: str, accounts: Accounts) -> int | None:
-    """Return how many samples audits may draw by now: a share of those that were served."""
-    model = config.models.get(name.removeprefix(AUDITS).rsplit("/", 2)[0])
-    served = accounts.get(name.replace(AUDITS, SERVED, 1))
-    return None if model is None or served is None else int(model.audit_max_share * served.spent)
 
 
 def _unit(name: str) -> str:

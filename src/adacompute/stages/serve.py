@@ -152,8 +152,6 @@ def check_serving(config: Config) -> dict[str, Any]:
                 "unit": virtual.bundle.unit,
                 "levels": len(virtual.bundle.policy.levels),
                 "grader": virtual.grader.name,
-                "shadow": virtual.shadow,
-                "audit_share": virtual.audit_share,
                 "limits": _limits(config.models[name]),
             }
             for name, virtual in models.items()

@@ -25,7 +25,7 @@ from adacompute.storage.decisions import has_decisions, read_decisions
 SAMPLES, COST, LATENCY = "samples_used", "cost", "latency_s"
 """Columns of decisions that are compared with those of requests that are answered as today."""
 
-COLUMNS = (SAMPLES, COST, LATENCY, "model", "today", "shadow", "answers")
+COLUMNS = (SAMPLES, COST, LATENCY, "model", "today", "answers")
 P95 = 0.95
 ENDS = ("", "_low", "_high")
 
@@ -60,7 +60,7 @@ def _measure_savings(log: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if not pc.any(logged["today"]).as_py():
         return found
-    rows = [row for row in logged.to_pylist() if row["answers"] and not row["shadow"]]
+    rows = [row for row in logged.to_pylist() if row["answers"]]
     for model in sorted({row["model"] for row in rows if row["today"]}):
         own = [row for row in rows if row["model"] == model]
         today, policy = (

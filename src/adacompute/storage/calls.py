@@ -37,7 +37,7 @@ START_COLUMNS: Mapping[str, str] = {
     "model": "virtual model; ``-`` if there is none",
     "upstream_model": "the upstream's name of the model",
     "path": "path of the call",
-    "purpose": "``vote``, ``audit``, ``forward``, ``probe`` or ``scorer``",
+    "purpose": "``vote``, ``forward``, ``probe`` or ``scorer``",
     "attempt": "number of the attempt, from 1",
     "started_at": "when the call started, in seconds since 1970",
     "max_prompt_tokens": "upper bound of its prompt tokens",

@@ -30,8 +30,7 @@ DECISION_COLUMNS: Columns = {
             "numbers, -1 is unparsed. Null if the request got no answer"
         ),
     ),
-    "samples_used": (pa.int32(), "samples that the answer was chosen from, audits excluded"),
-    "samples_planned": (pa.int32(), "samples that the policy asked for"),
+    "samples_used": (pa.int32(), "samples that the answer was chosen from"),
     "chosen": (pa.int32(), "position of the returned sample in ``answers``"),
     "p_correct": (pa.float64(), "how likely the answer is right; null if the bundle cannot say"),
     "sure": (
@@ -51,8 +50,6 @@ DECISION_COLUMNS: Columns = {
         "where the question was found: ``template``, ``message`` or ``none``",
     ),
     "incomplete": (pa.bool_(), "whether fewer samples arrived than the policy asked for"),
-    "audit": (pa.bool_(), "whether the request was sampled to the largest level afterwards"),
-    "shadow": (pa.bool_(), "whether the request was served in shadow mode"),
     "today": (pa.bool_(), "whether the request was answered as today (``today_share``)"),
     "scorer_error": (pa.string(), "why the scorer failed; null if it did not"),
     "upstream_model": (pa.string(), "the upstream's name of the model"),

@@ -211,7 +211,7 @@ def _read_compacted(path: Path, wanted: Collection[str]) -> pa.Table:
 def _read_uncompacted(path: Path) -> pa.Table:
     """Read the decisions of a file of lines."""
     try:
-        return _decisions(_records(path))
+        return _decisions(list(read_records(path)))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path} holds no decisions ({reason}): move it away") from None
@@ -276,19 +276,11 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    """Decisions of a file; a decision that was written again, with more samples, replaces it."""
-    return list({record.get("id"): record for record in read_records(path)}.values())
-
-
 def _record_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Yield the decisions of a file in batches of limited size; the last record of an id counts."""
-    last = {record.get("id"): number for number, record in enumerate(read_records(path))}
+    """Yield the decisions of a file in batches of limited size."""
     batch: list[dict[str, Any]] = []
     n_values = 0
-    for number, record in enumerate(read_records(path)):
-        if last[record.get("id")] != number:
-            continue
+    for record in read_records(path):
         batch.append(record)
         n_values += 1 + len(record.get("samples", ()))
         if n_values >= BATCH_VALUES:

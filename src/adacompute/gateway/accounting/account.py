@@ -14,8 +14,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from adacompute.gateway.accounting.call_log import CallLog, CallOrigin, CallRecorder, Purpose
 from adacompute.gateway.accounting.decision_records import describe_decision
 from adacompute.gateway.accounting.metrics import Metrics
@@ -175,23 +173,6 @@ class Account:
         if model.calls:
             given = {"answers": [], "samples_used": model.n_received}
             self._write(engine, decision, model, given)
-
-    def record_audit(self, engine: Engine, outcome: Outcome) -> None:
-        """Record what an audit sampled; an incomplete audit measures nothing."""
-        decision, model = outcome.decision, outcome.decision.model
-        answers = decision.session.answers
-        n_extra = len(answers) - decision.samples_used
-        self.metrics.count("audit_samples_total", model, by=n_extra)
-        if not decision.is_audit:
-            return
-        self.metrics.count("audit_requests_total", model)
-        parsed = [answer for answer in answers if answer >= 0]
-        if parsed:
-            votes = np.bincount(parsed)
-            given = answers[decision.chosen] if decision.chosen >= 0 else -1
-            if given >= 0 and votes[given] == votes.max():
-                self.metrics.count("audit_agreements_total", model)
-        self._write(engine, decision, outcome.model)
 
     def close(self) -> None:
         """Close the files and compact the log; this is slow."""

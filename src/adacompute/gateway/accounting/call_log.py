@@ -1,7 +1,7 @@
 """Call log: the account of every call to the upstream, from its start to its end.
 
-Everything that costs money goes through here: samples, forwarded requests, audits, retries, probes
-and scorers. A call whose usage arrived is charged to the token; any other is charged its upper
+Everything that costs money goes through here: samples, forwarded requests, retries, probes and
+scorers. A call whose usage arrived is charged to the token; any other is charged its upper
 bound and flagged as estimated. The metrics of calls, tokens and cost are counted here and nowhere
 else. A disk that cannot be written loses rows, which are counted and recorded later, and never a
 request. It reads no replies and decides nothing.
@@ -33,8 +33,8 @@ from adacompute.spending.caps.meter import Reservation
 from adacompute.spending.token_prices import NANO, TokenPriceList, TokenPrices
 from adacompute.storage.calls import LOST, CallFile
 
-Purpose = Literal["vote", "audit", "forward", "probe", "scorer"]
-"""What a call is for: samples of a decision, of an audit, or something else."""
+Purpose = Literal["vote", "forward", "probe", "scorer"]
+"""What a call is for: samples of a decision, or something else."""
 
 WARN_S = 60.0
 """Least time between two warnings that something is lost."""

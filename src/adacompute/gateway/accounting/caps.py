@@ -1,7 +1,7 @@
 """Caps: which limits on spending a call counts against, and its largest possible charge.
 
-A cap limits what is spent in a day, a month or altogether, by all calls, by those of a client, for
-a model, or by audits. The meter does the counting; this module names the counters of a call and
+A cap limits what is spent in a day, a month or altogether, by all calls, by those of a client, or
+for a model. The meter does the counting; this module names the counters of a call and
 says what the call can cost at most. Periods are in UTC, and a call belongs to the one in which it
 was reserved. It makes no calls.
 """
@@ -11,15 +11,14 @@ from __future__ import annotations
 import calendar
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from adacompute.core.errors import ConfigError, ModelError
-from adacompute.spending.caps.counters import MAX_LIMIT, UNITS, Charge, Counter, Unit
-from adacompute.spending.caps.meter import CapReached, CounterUsage, Meter, Reservation
+from adacompute.spending.caps.counters import UNITS, Charge, Counter, Unit
+from adacompute.spending.caps.meter import CapReached, Meter, Reservation
 from adacompute.spending.token_prices import NANO
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ EACH = "*"
 WHEN_SPENT = ("reject", "cheapest")
 """What a request gets that has no sample when a cap is reached: an error, or one cheap sample."""
 
-AUDIT, SERVED = "audit", "served"
 DAY_S = 86_400
 
 
@@ -132,23 +130,11 @@ def find_period(period: str, day: int) -> tuple[str, float, float]:
 
 
 class Caps:
-    """The caps of a gateway, over a meter that has been started.
+    """The caps of a gateway, over a meter that has been started."""
 
-    ``audit_shares`` are the samples of audits that models may draw, as a share of those that were
-    served.
-    """
-
-    def __init__(
-        self,
-        caps: Sequence[CapConfig],
-        meter: Meter,
-        audit_shares: Mapping[str, float] | None = None,
-    ) -> None:
+    def __init__(self, caps: Sequence[CapConfig], meter: Meter) -> None:
         self._caps = caps
         self.meter = meter
-        self._audit_shares = audit_shares or {}
-        self._n_served: dict[str, int] = {}
-        self._n_planned: dict[str, int] = {}
 
     async def reserve(self, origin: CallOrigin, worst: Charge) -> Reservation | None:
         """Reserve the largest charge of a call; CapReached if it does not fit.
@@ -165,62 +151,10 @@ class Caps:
         found = self.meter.try_reserve(counters, worst)
         return found if found is not None else await self.meter.reserve(counters, worst)
 
-    async def count_served(self, model: str, n_samples: int) -> None:
-        """Count samples that were served, which audits may draw a share of."""
-        if model not in self._audit_shares:
-            return
-        counters, charge = [_served_counter(model)], _samples(n_samples)
-        with suppress(CapReached):  # not counted: audits draw less
-            reservation = self.meter.try_reserve(counters, charge)
-            (reservation or await self.meter.reserve(counters, charge)).settle(charge)
-
-    @contextmanager
-    def plan_audit(self, model: str, n_samples: int) -> Iterator[bool]:
-        """Say whether an audit of so many samples fits, and keep room for it.
-
-        Other processes may take the room: each call of an audit is reserved anyway.
-        """
-        planned = self._n_planned.get(model, 0)
-        name, limit = _audit_name(model), self._audit_limit(model)
-        taken = sum(one.held - one.own_left for one in self.usage() if one.counter.name == name)
-        fits = taken + planned + n_samples <= limit
-        self._n_planned[model] = planned + n_samples * fits
-        try:
-            yield fits
-        finally:
-            self._n_planned[model] -= n_samples * fits
-
-    def usage(self) -> list[CounterUsage]:
-        """Return what is known of all counters, and of the samples that were served."""
-        return self.meter.usage()
-
     def _counters(self, origin: CallOrigin) -> list[Counter]:
         now = time.time()
         found = [cap.counter(origin.client, origin.model, now) for cap in self._caps]
-        counters = [counter for counter in found if counter is not None]
-        if origin.purpose == AUDIT and origin.model in self._audit_shares:
-            limit = self._audit_limit(origin.model)
-            counters.append(Counter(_audit_name(origin.model), "samples", limit))
-        return counters
-
-    def _audit_limit(self, model: str) -> int:
-        """Samples that audits of a model may have drawn by now; it never falls."""
-        name = _served_counter(model).name
-        known = sum(one.spent for one in self.usage() if one.counter.name == name)
-        served = self._n_served[model] = max(known, self._n_served.get(model, 0))
-        return int(self._audit_shares[model] * served)
-
-
-def _audit_name(model: str) -> str:
-    return f"audits/model={model}/samples/all"
-
-
-def _served_counter(model: str) -> Counter:
-    return Counter(f"{SERVED}/model={model}/samples/all", "samples", MAX_LIMIT)
-
-
-def _samples(n: int) -> Charge:
-    return {"samples": n, "tokens": 0, "money": 0}
+        return [counter for counter in found if counter is not None]
 
 
 __all__ = [

@@ -35,9 +35,9 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("model", "reason"),
     ),
     "rejected_requests_total": ("Requests that the gateway rejected, by reason.", ("reason",)),
-    "samples_total": ("Samples drawn, audits excluded.", ("model",)),
+    "samples_total": ("Samples drawn.", ("model",)),
     "calls_total": (
-        "Calls to the upstream by purpose: vote, audit, forward, probe or scorer.",
+        "Calls to the upstream by purpose: vote, forward, probe or scorer.",
         ("model", "purpose"),
     ),
     "tokens_total": (
@@ -61,15 +61,6 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("model",),
     ),
     "unmatched_prompts_total": ("Requests in which no question was found.", ("model",)),
-    "audit_samples_total": ("Samples drawn only for audits.", ("model",)),
-    "audit_requests_total": (
-        "Requests audited: sampled to the largest level after the answer.",
-        ("model",),
-    ),
-    "audit_agreements_total": (
-        "Audited requests whose answer agrees with that of the largest level.",
-        ("model",),
-    ),
     "grader_failures_total": (
         "Samples that were not graded, by reason.",
         ("grader", "reason"),

@@ -1,6 +1,6 @@
 """Spending: what this process shares with other workers and replicas about what was spent.
 
-It opens the file of the replica, starts the meter if there are caps or audits, and exchanges the
+It opens the file of the replica, starts the meter if there are caps, and exchanges the
 counts of held budgets a few times per second. Without the register, each process holds its budgets
 alone, and caps hold within the leases that the process has. It makes no calls.
 """
@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
-from adacompute.gateway.accounting.caps import SERVED, Caps
+from adacompute.gateway.accounting.caps import Caps
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import log
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.held_budgets import HeldBudgets
-from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.spending.caps.counters import Counter
 from adacompute.spending.caps.meter import Meter, StoreState
 from adacompute.spending.caps.replica_file import ReplicaFile
@@ -47,14 +46,12 @@ class Spending:
     def __init__(
         self,
         config: Config,
-        models: Sequence[VirtualModel],
         metrics: Metrics,
         register: Register | None = None,
     ) -> None:
         self._config = config
-        self._models = models
         self._metrics = metrics
-        self._has_caps = bool(config.caps) or any(one.audit_share for one in models)
+        self._has_caps = bool(config.caps)
         self._register = config.open_register() if register is None and self._has_caps else register
         self._budgets: list[HeldBudgets] = []
         self._file: ReplicaFile | None = None
@@ -73,7 +70,7 @@ class Spending:
         except (OSError, AdaComputeError) as error:
             if self._has_caps:
                 raise ConfigError(
-                    f"caps and audits need a directory that can be written and is free: {error}"
+                    f"caps need a directory that can be written and is free: {error}"
                 ) from None
             log(logging.WARNING, "the counts of this process start anew", error=str(error))
             return
@@ -84,8 +81,7 @@ class Spending:
         meter = Meter(register, file, on_overrun=self._on_overrun)
         await meter.start()
         await self._check_store(register)
-        shares = {one.name: one.audit_max_share for one in self._models if one.audit_share}
-        self.caps = Caps(self._config.caps, meter, shares)
+        self.caps = Caps(self._config.caps, meter)
 
     async def start(self, engines: Sequence[Engine]) -> None:
         """Exchange the counts of held budgets, now and from now on."""
@@ -164,10 +160,8 @@ class Spending:
             "store_recovering_until_seconds": self.store.recovering_until,
         }.items():
             self._metrics.set_store(name, at or 0.0)
-        for usage in () if self.caps is None else self.caps.usage():
+        for usage in () if self.caps is None else self.caps.meter.usage():
             cap, scale = usage.counter.cap, usage.counter.scale
-            if cap.startswith(SERVED):
-                continue
             for name, value in {
                 "cap_limit": usage.counter.limit,
                 "cap_spent": usage.spent,

@@ -339,13 +339,9 @@ def _check_fixed(old: Config, new: Config) -> None:
 
 def _summarize(metrics: Metrics) -> str:
     """Say what a gateway that stops has served."""
-    n_requests, n_samples, n_audit_samples = (
-        int(metrics.total(name) or 0)
-        for name in ("requests_total", "samples_total", "audit_samples_total")
+    n_requests, n_samples = (
+        int(metrics.total(name) or 0) for name in ("requests_total", "samples_total")
     )
     cost = metrics.total("cost_total")
     known = "unknown without token prices" if cost is None else f"{cost:.6g}"
-    return (
-        f"stopped: {n_requests} requests, {n_samples} samples for answers, "
-        f"{n_audit_samples} for audits, cost {known}"
-    )
+    return f"stopped: {n_requests} requests, {n_samples} samples, cost {known}"

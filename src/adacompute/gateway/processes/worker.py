@@ -17,7 +17,6 @@ import logging
 import os
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -121,7 +120,6 @@ class Worker:
                     self._server.close_after_replies()
                 case "retire":  # a new configuration: what has begun ends, however long it takes
                     self._gateway.connection_limits.idle_linger_s = LINGER_S
-                    self._gateway.stop_by = None
                     self._server.stop(None)
                 case "stop":
                     self._stop(message["timeout_s"])
@@ -130,7 +128,6 @@ class Worker:
     def _stop(self, timeout_s: float) -> None:
         self._gateway.connection_limits.is_closing = True
         self._gateway.connection_limits.idle_linger_s = min(STOP_LINGER_S, timeout_s / 2)
-        self._gateway.stop_by = time.monotonic() + timeout_s
         self._server.stop(timeout_s)
 
 

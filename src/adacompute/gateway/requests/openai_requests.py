@@ -34,8 +34,6 @@ from adacompute.models.formats.responses_format import INCLUDE_LOGPROBS, RESPONS
 from adacompute.models.messages import Prompt
 
 BUDGET_HEADER = "x-adacompute-budget"
-BUDGET_SEPARATOR = "@"
-"""A budget may follow the name of a model: ``name@2``."""
 
 OPTION_NAMES = ("budget", "debug")
 
@@ -71,7 +69,7 @@ class TextSettings:
 
 @dataclass(eq=False)
 class VirtualRequest:
-    """A request for a virtual model: its name without a budget, and the budget it sets, if any."""
+    """A request for a virtual model: its name, and the budget it sets, if any."""
 
     body: Body
     path: str
@@ -143,11 +141,8 @@ def parse_request(
 
     ``budget`` is the value of the header.
     """
-    given = body.fields.get("model")
-    if not isinstance(given, str):
-        return None
-    model, suffix = (given, "") if given in names else split_budget(given)
-    if model not in names:
+    model = body.fields.get("model")
+    if not isinstance(model, str) or model not in names:
         return None
     options = body.fields.get(OPTIONS, {})
     if not isinstance(options, Mapping) or set(options) - set(OPTION_NAMES):
@@ -155,7 +150,6 @@ def parse_request(
     budgets = (
         (budget, BUDGET_HEADER),
         (options.get("budget"), f"{OPTIONS}.budget"),
-        (suffix or None, "model"),
     )
     chosen = next((parse_budget(value, name) for value, name in budgets if value is not None), None)
     if path in REFUSED_PATHS:
@@ -166,12 +160,6 @@ def parse_request(
 def may_name(data: bytes, names: Collection[str]) -> bool:
     """Whether a body may name one of the virtual models; some of its letters may be escaped."""
     return b"\\u00" in data or any(name.rpartition("/")[2].encode() in data for name in names)
-
-
-def split_budget(model: str) -> tuple[str, str]:
-    """Split a name into the model and the budget that follows it, empty if there is none."""
-    name, _, suffix = model.rpartition(BUDGET_SEPARATOR)
-    return name, suffix
 
 
 def parse_budget(value: object, param: str) -> float:
@@ -234,9 +222,8 @@ def has_dot_segments(path: str) -> bool:
 def check_name(name: str) -> str:
     """Return the name of a virtual model, or raise ConfigError if it cannot be one."""
     is_plain = name.isascii() and name.isprintable() and not set(name) & set(' "\\\t')
-    if not name or not is_plain or BUDGET_SEPARATOR in name or not name.rpartition("/")[2]:
+    if not name or not is_plain or not name.rpartition("/")[2]:
         raise ConfigError(
-            "a model name must be printable ASCII without spaces, quotes and "
-            f"{BUDGET_SEPARATOR!r}, got {name!r}"
+            f"a model name must be printable ASCII without spaces and quotes, got {name!r}"
         )
     return name

@@ -25,7 +25,6 @@ from adacompute.gateway.requests.openai_requests import (
     may_name,
     parse_request,
     passthrough_reason,
-    split_budget,
 )
 from adacompute.gateway.requests.references import MARKS, check_stored
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
@@ -200,8 +199,7 @@ def _check_path(rules: Rules, arrival: Arrival, limits: Limits, own: ClientRules
 
 def _check_model(own: ClientRules, body: Body) -> None:
     model = body.fields.get("model")
-    names = {model, split_budget(model)[0]} if isinstance(model, str) else set()
-    if own.models and not names & set(own.models):
+    if own.models and (not isinstance(model, str) or model not in own.models):
         raise Forbidden(
             "this model is not allowed for the API key", "model_not_allowed", param="model"
         )

@@ -17,8 +17,8 @@ from adacompute.gateway.requests.answer_field import check_pointer
 from adacompute.gateway.settings.settings import as_table, check_positive
 from adacompute.models.formats.openai_format import check_url
 
-FLAG, REFUSE, REFUSE_WITH_ANSWER = "flag", "refuse", "refuse-with-answer"
-UNSURE = (FLAG, REFUSE, REFUSE_WITH_ANSWER)
+FLAG, REFUSE = "flag", "refuse"
+UNSURE = (FLAG, REFUSE)
 """What to do with answers that are not sure."""
 
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
@@ -57,8 +57,8 @@ class ModelConfig:
     """Start no round after this many seconds; cancel the rest when a sample has arrived."""
     unsure: str = FLAG
     """What an answer gets whose precision is not guaranteed: ``flag`` says so in a header,
-    ``refuse`` answers 422 in its place, ``refuse-with-answer`` with the answer in a field of the
-    error. Both need a bundle that was fitted with ``--min-precision``."""
+    ``refuse`` answers 422 in its place and needs a bundle that was fitted with
+    ``--min-precision``."""
     today_share: float = 0.0
     """Share of requests that are answered as today: by as many equal votes as ``fit --today`` was
     given, in one round. Lower it step by step; ``spend`` shows what the others save."""
@@ -66,12 +66,6 @@ class ModelConfig:
     """Serve a policy whose verdict is loss, no gain or inconclusive."""
     pacing: bool = True
     """Hold the mean cost of requests at the budget by moving the price."""
-    shadow: bool = False
-    """Answer with one sample, and only log what the policy would do."""
-    audit_share: float = 0.0
-    """Share of requests that are sampled to the largest level after the answer."""
-    audit_max_share: float = 0.05
-    """Limit on the samples of audits, as a share of the served ones, of all workers and hosts."""
     max_budget: float | None = None
     """Largest budget that a request may set for itself (403). Default: ``budget``."""
     max_samples: int | None = None
@@ -105,9 +99,8 @@ class ModelConfig:
         for name in _MODEL_LIMITS:
             if (value := getattr(self, name)) is not None:
                 check_positive(value, name)
-        for name in ("audit_share", "audit_max_share", "today_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be a share from 0 to 1, not {getattr(self, name)}")
+        if not 0 <= self.today_share <= 1:
+            raise ConfigError(f"today_share must be a share from 0 to 1, not {self.today_share}")
 
     def check_upstreams(self, model: str, known: Collection[str]) -> None:
         """Raise ConfigError if an upstream is named that there is not."""

@@ -6,7 +6,7 @@ It is made by the engine and read by the account; it decides nothing itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array
@@ -35,13 +35,11 @@ def is_among(number: str, share: float) -> bool:
 class Decision:
     """What was decided for one request, as it is logged.
 
-    ``samples_used`` samples voted on the answer; an audit adds more to the session later.
-    ``samples_planned`` is more than that only in shadow mode. ``chosen`` is the index of the sample
-    that answers, −1 where none was parsed. ``p_correct`` is how likely it is right, and ``is_sure``
-    whether its precision is guaranteed; None is not known. ``prepare_s`` is the time before the
-    first decision. ``is_today`` says that it is answered as today. ``cost`` is in the unit of the
-    bundle, and ``pacer`` is what the price came from, if it is not that of a budget of the
-    request's own.
+    ``chosen`` is the index of the sample that answers, −1 where none was parsed. ``p_correct`` is
+    how likely it is right, and ``is_sure`` whether its precision is guaranteed; None is not known.
+    ``prepare_s`` is the time before the first decision. ``is_today`` says that it is answered as
+    today. ``cost`` is in the unit of the bundle, and ``pacer`` is what the price came from, if it
+    is not that of a budget of the request's own.
     """
 
     id: str
@@ -53,14 +51,10 @@ class Decision:
     started_at: float
     prepare_s: float = 0.0
     chosen: int = -1
-    samples_used: int = 0
-    samples_planned: int = 0
     p_correct: float | None = None
     is_sure: bool | None = None
     latency_s: float = 0.0
     is_incomplete: bool = False
-    is_audit: bool = False
-    is_shadow: bool = False
     is_today: bool = False
     scorer_error: str | None = None
     client: str | None = None
@@ -72,8 +66,13 @@ class Decision:
         """Time that all decisions of the request took."""
         return self.prepare_s + self.session.progress.decision_s
 
+    @property
+    def samples_used(self) -> int:
+        """Number of samples that voted on the answer."""
+        return self.session.n_samples
+
     def judge(self) -> None:
-        """Note how likely the answer is right, before an audit adds samples."""
+        """Note how likely the answer is right."""
         self.p_correct, self.is_sure = self.session.judge()
 
     @property
@@ -108,12 +107,3 @@ class Outcome:
         """The reply that the sample came in."""
         found: SampledChoice = self.sample.raw
         return found
-
-    def describe_refused(self, *, with_answer: bool) -> dict[str, Any]:
-        """Return what the client learns of an answer that is not sent."""
-        known = {"decision": self.decision.id, "p_correct": self.decision.p_correct}
-        if not with_answer:
-            return known
-        chosen, values = self.decision.chosen, self.decision.session.values
-        answer = None if chosen < 0 else values[chosen]
-        return {**known, "answer": answer, "completion": self.sample.text}

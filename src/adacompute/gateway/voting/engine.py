@@ -218,7 +218,6 @@ class Engine:
             self._note_round(taken_s)
         decision.is_incomplete = not end.is_complete
         sample = await self._chooser.choose(decision, model.recorder)
-        decision.samples_used = decision.samples_planned = session.n_samples
         decision.latency_s = time.perf_counter() - start
         return Outcome(sample, decision, model)
 
@@ -231,33 +230,15 @@ class Engine:
             session.finish([await self.grading.parse(session, one) async for one in samples])
         decision.is_incomplete = True
         sample = await self._chooser.choose(decision, model.recorder)
-        decision.samples_used = decision.samples_planned = session.n_samples
         decision.latency_s = time.perf_counter() - start
         return Outcome(sample, decision, model)
 
     async def record_single_sample(self, decision: Decision, sample: Sample) -> None:
-        """Record the only sample of a request, and what the policy would plan after it."""
+        """Record the only sample of a request."""
         parsed = await self.grading.parse(decision.session, sample)
-        session = decision.session
-        answer = -1 if parsed.value is None else 0
-        decision.samples_planned = session.n_planned
-        if session.n_planned == 1:
-            decision.samples_planned = session.planned_after([answer], draft=sample) or 1
-        session.finish([parsed])
-        decision.chosen, decision.samples_used = answer, 1
+        decision.session.finish([parsed])
+        decision.chosen = -1 if parsed.value is None else 0
         decision.judge()
-
-    async def audit(self, outcome: Outcome) -> None:
-        """Sample up to the largest level after the answer was given."""
-        session, model = outcome.decision.session, outcome.model
-        if model.recorder is not None:
-            model.recorder = model.recorder.for_purpose("audit")
-        missing = self.virtual.bundle.max_samples - session.n_samples
-        if missing > 0:
-            async with aclosing(model.sample("", missing, on_usage=model.calls.append)) as samples:
-                async for sample in samples:
-                    session.finish([await self.grading.parse(session, sample)])
-        outcome.decision.is_audit = True
 
     def cost(self, calls: Sequence[CallUsage]) -> float | None:
         """Cost of calls in money; None without token prices."""

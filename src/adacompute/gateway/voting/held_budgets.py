@@ -25,7 +25,7 @@ class HeldBudgets:
         pooled = bundle.pooled
         self._pooled_curve = self._curve if pooled is None else make_curve(pooled)
         self._pacers: dict[str, SharedPacer] = {}
-        if not virtual.pacing or virtual.shadow:
+        if not virtual.pacing:
             return
         pacer = Pacer(self._curve, max_cost=float(bundle.level_cost.max()))
         for client, budget in {"": virtual.budget, **virtual.client_budgets}.items():

@@ -43,12 +43,9 @@ class VirtualModel:
     max_rounds: int | None = None
     max_output_tokens: int | None = None
     deadline_s: float | None = None
-    shadow: bool = False
     unsure: str = FLAG
     today_share: float = 0.0
     as_today: Bundle | None = None
-    audit_share: float = 0.0
-    audit_max_share: float = 0.05
     price_list: TokenPriceList = field(default_factory=dict)
     scorer: HttpScorer | None = None
     answer_field: str | None = None

@@ -2,8 +2,7 @@
 
 A stream is forwarded live if one sample is all there will be. Otherwise the client gets a first
 event at once and keep-alive comments while samples are drawn, and then the events of the chosen
-sample. In shadow mode every answer is a single sample, forwarded live, and the decision is only
-logged. It knows nothing of how decisions are made.
+sample. It knows nothing of how decisions are made.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from adacompute.gateway.requests.openai_replies import (
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.requests.refusals import NotSure
 from adacompute.gateway.settings.config import Config
-from adacompute.gateway.settings.model_settings import FLAG, REFUSE_WITH_ANSWER
-from adacompute.gateway.voting.decision import Decision, Outcome, is_among
+from adacompute.gateway.settings.model_settings import FLAG
+from adacompute.gateway.voting.decision import Decision, Outcome
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.request_model import RequestModel, at_pointer, write_length
 from adacompute.models.connection.relay import Relay
@@ -84,7 +83,6 @@ class Voting:
         self._account = account
         self._timeout_s = config.timeout_s
         self._answers_when_spent = config.when_spent == "cheapest"
-        self._audits: set[asyncio.Task[None]] = set()
 
     def for_upstream(self, request: VirtualRequest) -> tuple[bytes, CallBound | None]:
         """Return the client's body as the upstream gets it, and its bound if it was judged."""
@@ -122,24 +120,14 @@ class Voting:
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> None:
         """Sample and answer, in the form that the request asks for."""
-        if self.engine.virtual.shadow:
-            await self._forward(exchange, request, decision, is_shadow=True)
-        elif request.stream and self._sends_at_once and self.engine.ends_after_one_sample(decision):
-            await self._forward(exchange, request, decision, is_shadow=False)
+        if request.stream and self._sends_at_once and self.engine.ends_after_one_sample(decision):
+            await self._forward(exchange, request, decision)
         elif request.stream:
             await self._stream(exchange, request, decision)
         else:
             outcome = await self._run(exchange, request, decision)
             reply = _write_reply(request, outcome)
             await exchange.reply(200, [JSON, *self._headers(request, outcome)], reply)
-
-    async def finish(self, timeout_s: float) -> None:
-        """Wait for audits that are under way, and cancel those that take too long."""
-        if self._audits:
-            await asyncio.wait(self._audits, timeout=timeout_s)
-        for task in self._audits:
-            task.cancel()
-        await asyncio.gather(*self._audits, return_exceptions=True)
 
     def _request_model(
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
@@ -187,8 +175,7 @@ class Voting:
             raise
         self._record(exchange, outcome)
         if not self._sends_at_once and decision.is_unsure:
-            shows_answer = self.engine.virtual.unsure == REFUSE_WITH_ANSWER
-            refused = outcome.describe_refused(with_answer=shows_answer)
+            refused = {"decision": decision.id, "p_correct": decision.p_correct}
             raise NotSure(_describe_unsure(decision), refused)
         return outcome
 
@@ -219,11 +206,10 @@ class Voting:
         return self.engine.upstream.capabilities.usage == "all"
 
     async def _forward(
-        self, exchange: Exchange, request: VirtualRequest, decision: Decision, *, is_shadow: bool
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> None:
         """Forward one sample live as the answer, and record it."""
         start = time.perf_counter()
-        decision.is_shadow = is_shadow
         model = self._request_model(exchange, request, decision)
         body, bound = self.for_upstream(request)
         recorder = self._account.recorder(exchange, "vote")
@@ -246,35 +232,10 @@ class Voting:
         self._record(exchange, Outcome(sample, decision, model))
 
     def _record(self, exchange: Exchange, outcome: Outcome) -> None:
-        """Record a decision, and audit the request if it was selected for it."""
-        decision, virtual = outcome.decision, self.engine.virtual
-        exchange.n_samples = decision.samples_used
+        """Record a decision."""
+        exchange.n_samples = outcome.decision.samples_used
         exchange.cost = self.engine.cost(outcome.model.calls)
-        is_selected = is_among(decision.id[8:], virtual.audit_share)
         self._account.record_decision(self.engine, outcome)
-        if virtual.audit_share:
-            task = asyncio.ensure_future(self._audit(outcome, is_selected=is_selected))
-            self._audits.add(task)
-            task.add_done_callback(self._audits.discard)
-
-    async def _audit(self, outcome: Outcome, *, is_selected: bool) -> None:
-        """Count what was served; then sample up to the largest level, if audits have any left."""
-        caps, decision = self._account.calls.caps, outcome.decision
-        if caps is None:
-            raise AssertionError
-        await caps.count_served(decision.model, decision.samples_used)
-        if not is_selected or decision.is_shadow or decision.is_today:
-            return
-        n_missing = self.engine.virtual.bundle.max_samples - decision.session.n_samples
-        with caps.plan_audit(decision.model, n_missing) as fits:
-            if not fits:
-                return
-            try:
-                await self.engine.audit(outcome)
-            except ModelError:
-                return  # an incomplete audit measures nothing; its calls are recorded
-            finally:
-                self._account.record_audit(self.engine, outcome)
 
     def _headers(self, request: VirtualRequest, outcome: Outcome) -> Headers:
         decision = outcome.decision
