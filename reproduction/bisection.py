@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from adacompute.core.allocation.cutoff import choose, infeasible
+from adacompute.core.allocation.cutoff import check_feasible, choose
 from adacompute.core.allocation.oracle import dual, mix_split
 from adacompute.core.types import Allocation, FloatArray, Split, UtilityTable, sum_cost
 
@@ -43,7 +43,8 @@ def bisect(table: UtilityTable, budget: float, *, steps: int = 50) -> tuple[Allo
     spent_low, spent_high = sum_cost(table.cost_of(at_low)), sum_cost(table.cost_of(at_high))
     limit = Fraction(budget) * len(table)
     if spent_high > limit:
-        raise infeasible(budget, float(spent_high / len(table)))
+        check_feasible(budget, float(spent_high / len(table)))
+        limit = spent_high
     rows = []
     if spent_low <= limit:
         high, at_high, spent_high = low, at_low, spent_low

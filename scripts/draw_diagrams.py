@@ -154,32 +154,32 @@ def draw_pipeline() -> str:
     """From recorded samples to a policy in use."""
     canvas = Canvas()
     samples = canvas.box(16, "Samples", "several responses per question, recorded or collected")
-    grade = canvas.box(samples.bottom + GAP, "Grade", "extract the answers, compare with the gold")
-    canvas.down(samples, grade)
-    estimate, train = canvas.row(
-        grade.bottom + GAP,
-        ("Estimate", "accuracy by question", "and number of samples"),
-        ("Train", "a policy that needs", "no gold answers"),
+    measure = canvas.box(
+        samples.bottom + GAP, "Measure", "how each question responds to more samples"
     )
-    solve, calibrate = canvas.row(
-        estimate.bottom + GAP,
-        ("Solve", "the best allocation: a", "bound for comparison"),
-        ("Calibrate", "the price of your budget,", "on held-out questions"),
+    solve = canvas.box(
+        measure.bottom + GAP,
+        "Solve",
+        "the best allocation of the budget: a price,",
+        "a level per question, and a bound for comparison",
+        kind="key",
     )
-    for upper, lower in (
-        (grade, estimate),
-        (grade, train),
-        (estimate, solve),
-        (train, calibrate),
-    ):
+    learn = canvas.box(
+        solve.bottom + GAP, "Learn", "a policy that decides alike without gold answers", kind="key"
+    )
+    calibrate = canvas.box(
+        learn.bottom + GAP, "Calibrate", "the price of your budget, on held-out questions"
+    )
+    chain = (samples, measure, solve, learn, calibrate)
+    for upper, lower in pairwise(chain):
         canvas.down(upper, lower)
     verdict = canvas.box(
-        solve.bottom + GAP,
+        calibrate.bottom + GAP,
         "Verdict and bundle",
         "gain, no gain or inconclusive; the policy as files",
         kind="key",
     )
-    canvas.down(calibrate, verdict, calibrate.centre)
+    canvas.down(calibrate, verdict)
     users = canvas.row(
         verdict.bottom + GAP,
         ("Gateway", "OpenAI format"),
@@ -192,9 +192,10 @@ def draw_pipeline() -> str:
         canvas,
         users[0].bottom + 16,
         "From samples to a policy in use",
-        "Samples are graded. One branch estimates the accuracy of each question and solves for the"
-        " best allocation, a bound. The other trains a policy and calibrates it on held-out"
-        " questions. The result is a verdict and a bundle, used by the gateway, Python or batch.",
+        "From samples it is measured how each question responds to more of them. Solve finds the"
+        " best allocation of the budget, with its price and a bound. Learn fits a policy that"
+        " decides alike without gold answers. It is calibrated on held-out questions. The result"
+        " is a verdict and a bundle, deployed by the gateway, Python or batch.",
     )
 
 

@@ -83,11 +83,28 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
         yield opened
 
 
+PAGES_WITH_BLOCKS = pytest.mark.parametrize("name", sorted({one for one, *_ in BLOCKS}))
+
+
+@pytest.mark.usefixtures("shared_results", "own_policies")
+@PAGES_WITH_BLOCKS
+def test_blocks_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fold assignment takes a third of the time of the three that users get."""
+    with open_workspace(tmp_path, is_exact=False) as workspace:
+        run_page(name, workspace, monkeypatch)
+
+
+@pytest.mark.nightly
 @pytest.mark.usefixtures("shared_results", "all_assignments", "own_policies")
-@pytest.mark.parametrize("name", sorted({name for name, *_ in BLOCKS}))
-def test_blocks_of_a_page_run(
+@PAGES_WITH_BLOCKS
+def test_a_page_prints_what_users_get(
     name: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run_page(name, workspace, monkeypatch)
+
+
+def run_page(name: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the blocks of a page in its workspace."""
     document = SYBIL.parse(PAGES[name])
     if "adacompute.testing.llama" in document.text and (reason := missing_requirement()):
         pytest.skip(reason)

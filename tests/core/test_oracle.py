@@ -316,7 +316,7 @@ def test_a_budget_below_the_cheapest_is_infeasible(
     budget = budget_at(table, 0.0)
     solve(table, budget)
     with pytest.raises(InfeasibleBudget, match="raise the budget"):
-        solve(table, np.nextafter(budget, -np.inf) - table.rounding - 1e-9)
+        solve(table, budget - 2e-9 * abs(budget) - table.rounding - 1e-9)
 
 
 @pytest.mark.parametrize("unit", [0.1, 0.0003, 1e-7, 12.7])
@@ -425,6 +425,17 @@ def test_the_frontier_of_one_question_is_its_envelope() -> None:
     assert curve.utility_at(2.0) == pytest.approx(0.3)
     assert curve.utility_at(9.0) == pytest.approx(0.7)
     assert (curve.price_at(2.0), curve.price_at(5.0)) == (curve.price[1], 0.0)
+
+
+@pytest.mark.parametrize("unit", [0.3, 1.0, 1e6])
+def test_a_budget_may_be_below_the_cheapest_levels_by_a_rounding(unit: float) -> None:
+    table = UtilityTable(np.array([[0.1, 0.9]]), unit * np.array([1, 2]))
+    least = float(table.costs[0, 0])
+    for budget in (np.nextafter(least, 0.0), least * (1 - 5e-10)):
+        assert solve(table, budget).utility == 0.1
+        assert frontier(table).utility_at(budget) == 0.1
+    with pytest.raises(InfeasibleBudget):
+        solve(table, least * (1 - 2e-9) - table.rounding)
 
 
 def test_the_frontier_below_the_cheapest_is_infeasible() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from adacompute.core.votes import winner
 from adacompute.options.shared import TodayOptions
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.policies.bundles.bundle_checks import check_verdict
+from adacompute.policies.bundles.bundle_files import find_digest
 from adacompute.policies.stopping import VoteLeadRule
 from adacompute.sampling.session import ParsedAnswer, Session
 from adacompute.stages.evaluate import evaluate_run
@@ -222,3 +224,71 @@ def test_costs_in_tokens_are_said_in_tokens() -> None:
         "5 samples: 1000 → 600 tokens per question: 40 % less; same answer as 5 in 99.1 % (at "
         "least 98.7 %), so accuracy changes by at most 1.3 points, whatever the right answers are."
     )
+
+
+def write_log(path: Path, *, grades: str | None = "correct", answer: str = "answer") -> Path:
+    """Write five samples of each question, with or without grades, as CSV."""
+    rows = []
+    for row in make_rows():
+        if row["sample"] < 5:
+            known = {"question": row["question_id"], "sample": row["sample"], "gold": "7"}
+            graded = {} if grades is None else {grades: row["answer"] == "7"}
+            rows.append({**known, answer: row["answer"], **graded})
+    pa_csv.write_csv(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def test_grades_never_make_the_first_line_say_less(tmp_path: Path) -> None:
+    fitted = {
+        grades: fit_run(
+            str(write_log(tmp_path / f"{grades}.csv", grades=grades)),
+            today=TodayOptions("5"),
+            out=tmp_path / f"{grades}",
+        )
+        for grades in ("correct", None)
+    }
+    graded, ungraded = fitted["correct"], fitted[None]
+    assert graded["today"]["verdict"] in ("inconclusive", "no saving")
+    assert graded["same_answer"]["sentence"] == ungraded["today"]["sentence"]
+    assert graded["same_answer"]["delivered_saving"] > 0.3
+    words = ["fit", str(tmp_path / "correct.csv"), "--today", "5", "--out"]
+    printed = CliRunner().invoke(cli, [*words, str(tmp_path / "correct")]).stdout
+    lines = [line for line in printed.splitlines() if not line.startswith("Skipped")]
+    assert lines[0].startswith("Same answer. 5 samples → ")
+    assert "With grades:" in lines
+
+
+def test_where_all_samples_are_used_up_more_of_them_are_the_remedy(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.csv")
+    today = fit_run(str(log), today=TodayOptions("5"), out=tmp_path / "bundle")["today"]
+    assert today["verdict"] == "inconclusive"
+    assert today["samples_needed"] == 8
+
+
+@pytest.mark.parametrize(
+    ("grades", "options"),
+    [
+        ("is right", ["--columns", "correct=is right,answer=the answer", "--today", "5"]),
+        (None, ["--columns", "answer=the answer", "--today", "5"]),
+        ("is right", ["--columns", "correct=is right,answer=the answer", "--budget", "2"]),
+    ],
+)
+def test_the_next_command_runs_as_printed(
+    tmp_path: Path, grades: str | None, options: list[str]
+) -> None:
+    log = write_log(tmp_path / "my log.csv", grades=grades, answer="the answer")
+    words = ["fit", str(log), *options, "--out", str(tmp_path / "my bundle")]
+    commands: list[str] = []
+    while words[0] == "fit":
+        assert len(commands) < 3
+        digest = find_digest(tmp_path / "my bundle") if commands else None
+        shown = CliRunner().invoke(cli, [*words, "--json"])
+        assert shown.exit_code == 0, shown.output
+        assert digest in (None, find_digest(tmp_path / "my bundle"))
+        commands.append(json.loads(shown.stdout)["next"])
+        words = shlex.split(commands[-1])[1:]
+    known = {"URL": "http://127.0.0.1:9/v1", "MODEL": "m", "GRADER": "numeric"}  # ours to fill in
+    words = [known.get(word, word) for word in words]
+    words += {"serve": ["--check"], "evaluate": ["--policies", "mixture"]}[words[0]]
+    shown = CliRunner().invoke(cli, words)
+    assert shown.exit_code == 0, shown.output

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adacompute.cli.calibration_output import (
+    STYLES,
     describe_questions,
     print_calibration,
     print_digest,
@@ -208,6 +209,9 @@ def print_fit(result: Result) -> None:
         print_text(note)
     if result["steps_skipped"]:
         print_text(f"Skipped, as nothing changed: {', '.join(result['steps_skipped'])}.")
+    if result.get("same_answer") is not None:
+        print_text(f"Same answer. {result['same_answer']['sentence']}", STYLES["same answer"])
+        print_text("With grades:")
     (print_same_answer if result["verdict"] == "same answer" else print_calibration)(result)
     print_values("Files", {"Run": result["run"], "Report": result["report"]})
     print_text("Next:")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,6 +89,39 @@ def select(kind: type[Kind], options: object, **others: Any) -> Kind:  # noqa: A
     known = vars(options)
     shared = {one.name: known[one.name] for one in fields(kind) if one.name in known}  # type: ignore[arg-type]
     return kind(**shared | others)
+
+
+def list_words(options: object, names: Collection[str]) -> list[str]:
+    """Return some options as words of the command line; those with their default are left out.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class FitOptions:
+    ...     OPTIONS = ("columns",)
+    ...     columns: Mapping[str, str] | None = option("Columns.", None, is_joined=True)
+    ...     seed: int = option("Seed.", 0)
+    >>> list_words(FitOptions(columns={"gold": "key"}, seed=3), ["columns", "seed"])
+    ['--columns', 'gold=key', '--config', 'seed=3']
+    """
+    words: list[str] = []
+    shown = getattr(options, "OPTIONS", ())
+    for one in (own for own in fields(options) if own.name in names):  # type: ignore[arg-type]
+        value, about = getattr(options, one.name), one.metadata[ABOUT]
+        name = (about.name or one.name).replace("_", "-")
+        if value == one.default or value is None:
+            continue
+        if isinstance(value, Mapping):
+            pairs = [f"{key}={own}" for key, own in value.items()]
+            texts = [",".join(pairs)] if about.is_joined else pairs
+        else:
+            is_list = isinstance(value, Sequence) and not isinstance(value, str)
+            texts = [",".join(map(str, value)) if is_list else str(value)]
+        is_option = one.name in shown
+        words += [
+            word
+            for text in texts
+            for word in ((f"--{name}", text) if is_option else ("--config", f"{name}={text}"))
+        ]
+    return words
 
 
 def is_pair(source: str) -> bool:

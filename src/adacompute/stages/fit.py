@@ -21,11 +21,19 @@ from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.core.progress import no_progress
 from adacompute.evaluation.factories import find_trainable
 from adacompute.evaluation.scoring.same_answer import SHARE
-from adacompute.evaluation.scoring.savings import DECIDED, FEWER, OTHER_ARM, WEIGHTED
-from adacompute.evaluation.scoring.today import ONE_CALL
+from adacompute.evaluation.scoring.savings import (
+    DECIDED,
+    FEWER,
+    INCONCLUSIVE,
+    MIN_SAVING,
+    NO_SAVING,
+    OTHER_ARM,
+    WEIGHTED,
+)
+from adacompute.evaluation.scoring.today import EQUAL, ONE_CALL
 from adacompute.evaluation.scoring.verdict import round_up
 from adacompute.graders.grader import COMMAND
-from adacompute.options.definition import select, takes
+from adacompute.options.definition import list_words, select, takes
 from adacompute.options.main import CollectOptions, FitOptions
 from adacompute.options.research import CalibrateOptions, ImportOptions, TrainOptions
 from adacompute.options.shared import FIRST_SEEN, SamplingOptions
@@ -53,7 +61,7 @@ from adacompute.stages.research.calibrate import calibrate_run, check_settings, 
 from adacompute.stages.research.import_samples import import_samples
 from adacompute.stages.research.train import train_run
 from adacompute.stages.results import RunResults
-from adacompute.stages.same_answer import fit_same_answer
+from adacompute.stages.same_answer import fit_same_answer, state_same_answer
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import GRADES, SAMPLES, Run
 
@@ -120,12 +128,26 @@ def fit_run(
         result = fit_same_answer(run, today, training, share=share, confidence=options.confidence)
     else:
         result = _fit_policy(run, steps, training, options)
-    _add_commands(
-        result["today"] or {},
-        ["adacompute", "fit", *_name_source(source, options), "--out", str(out)],
-    )
+        result["same_answer"] = _find_same_answer(result, run, training, options)
+    _add_commands(result, run, options)
     command = _next_command(result, run, out, grader, options.base_url)
     return {**result, **steps.describe(), "run": str(run), "next": command}
+
+
+def _find_same_answer(
+    result: Result, run: Path, training: TrainOptions, options: FitOptions
+) -> Result | None:
+    """Return what stopping early saves without a use of grades, where these prove no saving.
+
+    It is None if it saves too little, or if today is weighted or one of several arms.
+    """
+    today = options.today
+    if today is None or result["today"]["verdict"] not in (INCONCLUSIVE, NO_SAVING):
+        return None
+    if result["today"]["votes"] != EQUAL or len(read_recorded(Run(run)).arms) > 1:
+        return None
+    found = state_same_answer(run, today, training, confidence=options.confidence)
+    return found if found["delivered_saving"] >= MIN_SAVING else None
 
 
 def _find_run(source: str | None, options: FitOptions) -> Path:
@@ -155,13 +177,6 @@ def _files_of_arms(arms: Sequence[Mapping[str, str]]) -> dict[str, str] | None:
             raise ConfigError(f"the arm {next(iter(arm))!r} is given twice: give every name once")
         files |= arm
     return files or None
-
-
-def _name_source(source: str | None, options: FitOptions) -> list[str]:
-    """Return how the command line names the samples."""
-    files = _files_of_arms(options.arms) if source is None else None
-    arms = [word for name, file in (files or {}).items() for word in ("--arm", f"{name}={file}")]
-    return arms if source is None else [source]
 
 
 def _locate_run(out: Path) -> Path:
@@ -300,17 +315,33 @@ def _note_options(store: Run, options: dict[str, Any]) -> None:
     store.finish("fit", arguments=found, inputs=inputs, outputs={}, result={})
 
 
-def _add_commands(today: dict[str, Any], fit: list[str]) -> None:
-    """Add to each way to save the command that builds it; the policy is built already."""
+def _add_commands(result: Result, run: Path, options: FitOptions) -> None:
+    """Add to each way to save the command that builds it; the policy is built already.
+
+    Each builds a bundle of its own, from the samples of the run.
+    """
+    today, same_answer = result["today"] or {}, result.get("same_answer")
+    known = list_words(options, ("unit", "token_prices", "price_as", "model", "confidence"))
+
+    def build(name: str, *words: str) -> str:
+        out = options.out.with_name(f"{options.out.name}-{name}")
+        return shlex.join(["adacompute", "fit", str(run), "--out", str(out), *known, *words])
+
     policies = {FEWER: "fixed", WEIGHTED: "mixture", OTHER_ARM: "mixture"}
     for way in today.get("ways", ()):
-        words = None
+        way["command"] = None
         if way["way"] in policies:
-            words = ["--config", f"policy={policies[way['way']]}"]
-            words += ["--budget", f"{round_up(way['cost']):g}"]
+            words = ("--config", f"policy={policies[way['way']]}")
+            way["command"] = build(
+                policies[way["way"]], *words, "--budget", f"{round_up(way['cost']):g}"
+            )
         elif way["way"] == DECIDED:
-            words = ["--today", str(today["samples"]), "--config", "same-answer=1"]
-        way["command"] = words and shlex.join([*fit, *words])
+            words = ("--today", str(today["samples"]), "--config", "same-answer=1")
+            way["command"] = build("decided", *words)
+    if same_answer is not None:
+        words = ("--today", str(same_answer["samples"]))
+        words += ("--config", f"same-answer={same_answer['same_answer_wanted']:g}")
+        same_answer["command"] = build("same-answer", *words)
 
 
 def _next_command(
@@ -320,6 +351,8 @@ def _next_command(
 
     Where another way saves as much, it is the command that builds it.
     """
+    if result.get("same_answer") is not None:
+        return str(result["same_answer"]["command"])
     for way in (result["today"] or {}).get("ways", ()):
         if way["way"] == result["today"]["advice"] and way["command"]:
             return str(way["command"])

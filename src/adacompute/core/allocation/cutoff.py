@@ -42,6 +42,9 @@ BLOCK_SIZE = 1 << 14
 ROUNDING_TOLERANCE = 2.0**-46
 """Net values closer than this, relative to their terms, may be in the wrong order by rounding."""
 
+BUDGET_TOLERANCE = 1e-9
+"""Part of a budget by which it may be below the minimum cost: sums in floating point differ."""
+
 SAMPLE_SIZE = 1 << 17
 """Questions from which the bracket is estimated."""
 
@@ -264,15 +267,17 @@ def scan(blocks: Iterable[UtilityTable], bracket: Bracket) -> Scan:
 def locate_cutoff(scanned: Scan, budget: float, bracket: Bracket) -> Cutoff | None:
     """Find the upgrade at which buying stops; None if it is not in the bracket.
 
-    Raises InfeasibleBudget if not even the cheapest levels fit.
+    Raises InfeasibleBudget if not even the cheapest levels fit, but for rounding.
     """
     table = scanned.undecided
     start, upgrades = envelope(table)
     limit = Fraction(budget) * scanned.n_questions
-    left = limit - scanned.decided_cost - sum_cost(table.cost_of(start))
+    least = scanned.decided_cost + sum_cost(table.cost_of(start))
+    left = limit - least
+    if left < 0 and bracket.first == NOTHING:
+        check_feasible(budget, float(least / scanned.n_questions))
+        left = Fraction(0)  # the budget is the minimum cost, but for rounding
     if left < 0:
-        if bracket.first == NOTHING:
-            raise infeasible(budget, float((limit - left) / scanned.n_questions))
         return None
     order = upgrades.order()
     n_bought, spent = _afford(upgrades.extra_cost[order], left)
@@ -291,12 +296,13 @@ def locate_cutoff(scanned: Scan, budget: float, bracket: Bracket) -> Cutoff | No
     )
 
 
-def infeasible(budget: float, min_cost: float) -> InfeasibleBudget:
-    """Return the error for a budget below the mean cost of every question's cheapest level."""
-    return InfeasibleBudget(
-        f"a mean budget of {budget:.9g} is below {min_cost:.9g}, the mean cost of every question's "
-        "cheapest level: raise the budget or add a cheaper level"
-    )
+def check_feasible(budget: float, min_cost: float) -> None:
+    """Refuse a budget below the mean cost of every question's cheapest level."""
+    if budget < min_cost * (1 - BUDGET_TOLERANCE):
+        raise InfeasibleBudget(
+            f"a mean budget of {budget:.9g} is below {min_cost:.9g}, the mean cost of every "
+            "question's cheapest level: raise the budget or add a cheaper level"
+        )
 
 
 def _afford(cost: FloatArray, left: Fraction) -> tuple[int, Fraction]:

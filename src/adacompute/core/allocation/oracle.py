@@ -20,9 +20,9 @@ from adacompute.core.allocation.cutoff import (
     SAMPLE_SIZE,
     Cutoff,
     apply_cutoff,
+    check_feasible,
     choose,
     find_cutoff,
-    infeasible,
 )
 from adacompute.core.allocation.upgrades import envelope
 from adacompute.core.errors import ConfigError, DataError
@@ -172,8 +172,7 @@ class Frontier:
 
     def utility_at(self, budget: float) -> float:
         """Return the best utility within a budget, with mixing allowed."""
-        if budget < self.cost[0]:
-            raise infeasible(budget, float(self.cost[0]))
+        check_feasible(budget, float(self.cost[0]))
         return float(np.interp(budget, self.cost, self.utility))
 
     def price_at(self, budget: float) -> float:

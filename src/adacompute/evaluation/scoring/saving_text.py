@@ -47,8 +47,16 @@ def describe_saving(today: Mapping[str, Any], unit: str) -> list[str]:
     if today.get("monthly_bill") is not None:
         lines.append(describe_bill(today, unit))
     if today["verdict"] == INCONCLUSIVE:
-        lines.append(f"About {today['questions_needed']:,} questions would decide.")
+        lines.append(_describe_remedy(today))
     return lines
+
+
+def _describe_remedy(today: Mapping[str, Any]) -> str:
+    """Return what would decide: more samples where all are used up, or else more questions."""
+    if more := today.get("samples_needed"):
+        used = f"All {today['samples']} recorded samples are used up"
+        return f"{used}: record {more} samples on some of the questions."
+    return f"About {today['questions_needed']:,} questions would decide."
 
 
 def name_verdict(today: Mapping[str, Any]) -> str:

@@ -45,6 +45,9 @@ SPARE = 1.0
 The cheapest of many settings whose estimate is just above 0 is often below 0 in truth.
 """
 
+MORE_SAMPLES = 3
+"""Samples beyond those of today that a policy needs to have something to choose from."""
+
 ROUNDING = 1e-12
 AS_TODAY, FEWER, WEIGHTED = "today", "fewer samples", "weighted votes"
 OTHER_ARM, DECIDED, POLICY = "another arm", "decided votes", "policy"
@@ -165,6 +168,8 @@ def compare_policy(
     needed, at_cost = 0, score.curve.read(cost)
     if verdict == INCONCLUSIVE:
         needed = found.questions_needed(cost, tolerance, score.n_groups)
+    recorded = int(score.experiment.pool.answers.n_samples.max(initial=0))
+    is_used_up = verdict == INCONCLUSIVE and recorded <= today.today.n_samples
     return points[chosen], {
         "samples": today.today.n_samples,
         "wanted_samples": wanted,
@@ -187,6 +192,7 @@ def compare_policy(
         "confidence": confidence,
         "verdict": verdict,
         "questions_needed": needed,
+        "samples_needed": today.today.n_samples + MORE_SAMPLES if is_used_up else 0,
         "rounds": float(points[chosen].result.n_rounds.mean()),
     }
 

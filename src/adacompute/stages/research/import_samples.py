@@ -298,12 +298,11 @@ def read_graded(
             )
         key = None if gold is None else read_question_source(gold)
         return grade_rows(rows, key, grading, pool_answers=pool_answers)
-    may_lack_grades = allow_ungraded and not has_gold
-    if not has_grades and may_lack_grades:
+    if not has_grades and allow_ungraded:
         _check_similar(rows)
     if not has_grades or rows.table["answer"].null_count == len(rows.table):
         rows = _find_answers(rows, grader)
-    return GradedSamples(finish_samples(rows, may_lack_grades=may_lack_grades))
+    return GradedSamples(finish_samples(rows, may_lack_grades=allow_ungraded))
 
 
 def _find_answers(rows: RecordedRows, grader: Grader | None) -> RecordedRows:
