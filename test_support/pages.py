@@ -42,7 +42,7 @@ SERVERS = {
 }
 """Commands that do not end, and their default ports."""
 
-NUMBER = re.compile(r"[+-]?\d[\d.,]*")
+NUMBER = re.compile(r",? mean of \d fold assignments|[+-]?\d[\d.,]*")
 FILE_NAME = re.compile(r"# ([\w-]+\.\w+)\n")
 """First line of a block that is written to a file."""
 
@@ -197,7 +197,7 @@ def run_python(example: Example) -> None:
         exec(code, names)  # noqa: S102 - our own documentation
     output, text = printed.getvalue().strip(), example.document.text
     if not workspace.is_exact:
-        output, text = (NUMBER.sub("0", one) for one in (output, text))
+        output, text = (" ".join(NUMBER.sub("", one).split()) for one in (output, text))
     assert output in text, f"{where(example)} prints {output!r}; the page does not contain it"
     example.namespace.update(names)
 
