@@ -330,17 +330,15 @@ def _add_commands(result: Result, run: Path, options: FitOptions) -> None:
     policies = {FEWER: "fixed", WEIGHTED: "mixture", OTHER_ARM: "mixture"}
     for way in today.get("ways", ()):
         way["command"] = None
-        if way["way"] in policies:
-            words = ("--config", f"policy={policies[way['way']]}")
-            way["command"] = build(
-                policies[way["way"]], *words, "--budget", f"{round_up(way['cost']):g}"
-            )
+        if policy := policies.get(way["way"]):
+            budget = f"{round_up(way['cost']):g}"
+            way["command"] = build(policy, "--config", f"policy={policy}", "--budget", budget)
         elif way["way"] == DECIDED:
-            words = ("--today", str(today["samples"]), "--config", "same-answer=1")
-            way["command"] = build("decided", *words)
+            size = str(today["samples"])
+            way["command"] = build("decided", "--today", size, "--config", "same-answer=1")
     if same_answer is not None:
-        words = ("--today", str(same_answer["samples"]))
-        words += ("--config", f"same-answer={same_answer['same_answer_wanted']:g}")
+        share = f"same-answer={same_answer['same_answer_wanted']:g}"
+        words = ("--today", str(same_answer["samples"]), "--config", share)
         same_answer["command"] = build("same-answer", *words)
 
 
