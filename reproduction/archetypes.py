@@ -9,17 +9,15 @@ example. N questions, K levels. It knows nothing of plotting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from adacompute.core.allocation.oracle import solve
-from adacompute.core.errors import DataError
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.utility import estimate
 from adacompute.policies.learners import fit_clusters
-from reproduction.run_data import MAIN_BUDGET, SEED, RunData, group_shares, levels_up_to
+from reproduction.run_data import MAIN_BUDGET, SEED, RunData, group_shares
 from reproduction.table_files import Row
 
 NAMES = ("easy", "responsive", "diminishing", "hard")
@@ -144,59 +142,6 @@ def _responsive_share(clusters: Clusters, choice: IntArray, levels: tuple[int, .
     if "responsive" not in clusters.names or not high.any():
         return 0.0
     return float((clusters.cluster[high] == clusters.names.index("responsive")).mean())
-
-
-@dataclass(frozen=True, eq=False)
-class Compositions:
-    """Share of each archetype in each run, (runs, archetypes), all curves clustered together.
-
-    ``centre`` (archetypes, K) is the mean curve and ``size`` the number of questions of each.
-    """
-
-    runs: tuple[str, ...]
-    names: tuple[str, ...]
-    levels: tuple[int, ...]
-    centre: FloatArray
-    size: IntArray
-    shares: FloatArray
-
-    @property
-    def centre_rows(self) -> list[Row]:
-        """One row per archetype, with its mean curve."""
-        return [
-            {
-                "archetype": name,
-                "questions": int(self.size[c]),
-                **{f"level {n}": float(self.centre[c, k]) for k, n in enumerate(self.levels)},
-            }
-            for c, name in enumerate(self.names)
-        ]
-
-    @property
-    def rows(self) -> list[Row]:
-        """One row per run."""
-        return [
-            {"run": run, **{n: float(self.shares[r, c]) for c, n in enumerate(self.names)}}
-            for r, run in enumerate(self.runs)
-        ]
-
-
-def compose_runs(runs: Sequence[RunData]) -> Compositions:
-    """Cluster the questions of all runs together, over the levels that all of them have."""
-    if not runs:
-        raise DataError("there is no run to compose")
-    levels = levels_up_to(runs[0].levels, min(run.levels[-1] for run in runs))
-    curves = [run.window_table.utility[:, : len(levels)] for run in runs]
-    clusters = cluster_curves(np.concatenate(curves))
-    run_index = np.repeat(np.arange(len(runs)), [len(part) for part in curves])
-    return Compositions(
-        runs=tuple(run.name for run in runs),
-        names=clusters.names,
-        levels=levels,
-        centre=clusters.centre,
-        size=np.bincount(clusters.cluster, minlength=len(clusters.names)),
-        shares=group_shares(run_index, len(runs), clusters.cluster, len(clusters.names)),
-    )
 
 
 @dataclass(frozen=True, eq=False)

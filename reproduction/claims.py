@@ -1,23 +1,15 @@
-"""Paper claims: each claim of the paper with its verdict on one run, or on several together.
+"""Paper claims: claims that a table or figure of the paper states, each with its verdict on a run.
 
 A row has the claim, where the paper makes it, its figure, the result by the paper's protocol, the
 held-out result, for claims about the router that with the feature of Figure 13, the rule, and the
-verdict that the rule gives. A claim that holds on one set of
-samples can fail on another. Where a run lacks the data that a claim needs, it is not measurable,
-and the row says why. It knows nothing of plotting.
+verdict that the rule gives. A claim that holds on one set of samples can fail on another. Where a
+run lacks the data that a claim needs, it is not measurable, and the row says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reproduction.claims_ablation import ABLATION_CLAIMS
-from reproduction.claims_archetypes import ARCHETYPE_CLAIMS
-from reproduction.claims_learned import LEARNED_CLAIMS
-from reproduction.claims_oracle import ORACLE_CLAIMS
-from reproduction.claims_prices import PRICE_CLAIMS
-from reproduction.claims_shared import SHARED_CLAIMS, RunsData
-from reproduction.claims_training import TRAINING_CLAIMS
 from reproduction.comparison import FIGURE_13
 from reproduction.table_files import Row
 from reproduction.verdicts import (
@@ -29,42 +21,33 @@ from reproduction.verdicts import (
     PaperClaim,
     judge_adjacent_mistakes,
     judge_budget_deviation,
-    judge_duality,
+    judge_dominance,
     judge_ends_get_one,
     judge_equal_spending,
     judge_fine_levels,
+    judge_heat_map,
     judge_imitation,
     judge_inverted_u,
     judge_level_two,
     judge_mean_bound,
     judge_middle_gains,
     judge_monotonicity,
-    judge_odd_levels,
     judge_oracle_gain,
     judge_predictability,
-    judge_relative_gain,
     judge_responsive_share,
     judge_router_gain,
     judge_small_gap,
     judge_small_training_set,
     judge_trees,
-    judge_zero_price,
 )
 
-MAIN_CLAIMS = (
+CLAIMS = (
     PaperClaim(
         "The learned router beats uniform allocation at B = 2",
         "Table 1",
         "+4.5 points over Fixed-b",
         "the interval of the held-out gain over the best mixture is above 0",
         judge_router_gain,
-    ),
-    PaperClaim(
-        "The router's relative gain is large for B ≤ 3",
-        "abstract",
-        "up to 12.8 %",
-        "at least half of it remains held out, at equal cost",
-        judge_relative_gain,
     ),
     PaperClaim(
         "The static oracle's gain over the best mixture at B = 2 is real",
@@ -116,13 +99,6 @@ MAIN_CLAIMS = (
         judge_level_two,
     ),
     PaperClaim(
-        "The deterministic oracle has no duality gap (Proposition 1)",
-        "Section 3.3",
-        "0",
-        "the gap is 0 at every budget",
-        judge_duality,
-    ),
-    PaperClaim(
         "A single price meets every binding budget",
         "Table 6",
         "within 0.05",
@@ -135,13 +111,6 @@ MAIN_CLAIMS = (
         "monotone",
         "the cost rises at no price",
         judge_monotonicity,
-    ),
-    PaperClaim(
-        "At a price of 0 every question gets the largest level",
-        "Section 3.1",
-        "100 %",
-        "all questions get it",
-        judge_zero_price,
     ),
     PaperClaim(
         "Voting gains most at middle difficulty",
@@ -179,13 +148,6 @@ MAIN_CLAIMS = (
         judge_fine_levels,
     ),
     PaperClaim(
-        "Powers of 2 are as good as odd levels at B = 2",
-        "Appendix H.3",
-        "near-optimal",
-        "odd levels add less than 0.1 points, cross-fitted",
-        judge_odd_levels,
-    ),
-    PaperClaim(
         "A quarter of the training questions is enough to beat Fixed-b",
         "Figure 11",
         "at every budget",
@@ -206,42 +168,39 @@ MAIN_CLAIMS = (
         "more than half of the mistakes, with splits by question",
         judge_adjacent_mistakes,
     ),
+    PaperClaim(
+        "The router dominates at every budget of the grid",
+        "Figure 4",
+        "every budget level",
+        "its smallest lead over the mixture at equal cost, held out, is above 0",
+        judge_dominance,
+    ),
+    PaperClaim(
+        "The router replicates the oracle's levels by difficulty",
+        "Figure 5",
+        "small differences",
+        "no share differs by more than 10 points, held out",
+        judge_heat_map,
+    ),
 )
-
-
-CLAIMS = (
-    *MAIN_CLAIMS,
-    *LEARNED_CLAIMS,
-    *TRAINING_CLAIMS,
-    *ABLATION_CLAIMS,
-    *ORACLE_CLAIMS,
-    *ARCHETYPE_CLAIMS,
-    *PRICE_CLAIMS,
-)
-"""Every claim that one run can decide, or that none can."""
+"""At most twenty, in the order of the paper's main results."""
 
 
 def judge_claims(data: ExhibitData) -> list[Row]:
-    """Judge every claim by the data of a run's exhibits; those about several runs come last."""
-    rows = [_judge(claim, data) for claim in CLAIMS]
-    reason = "it is about several runs: give them to one call of reproduce"
-    return rows + [_make_row(claim, _not_measurable(), reason) for claim in SHARED_CLAIMS]
+    """Judge every claim by the data of a run's exhibits."""
+    return [_judge(claim, data) for claim in CLAIMS]
 
 
-def judge_shared_claims(data: RunsData) -> list[Row]:
-    """Judge every claim about several runs by the data of their exhibits."""
-    return [_judge(claim, {"runs": data}) for claim in SHARED_CLAIMS]
-
-
-def compare_verdicts(by_run: Mapping[str, list[Row]], shared: list[Row]) -> list[Row]:
-    """Return one row per claim with the verdict of each run, or of all where it compares them."""
-    first = next(iter(by_run.values()))
-    of_all = {row["claim"]: row["verdict"] for row in shared}
+def compare_verdicts(by_run: Mapping[str, list[Row]]) -> list[Row]:
+    """Return one row per claim with the verdict of each run."""
     return [
-        {"claim": row["claim"], "in the paper": row["in the paper"], "paper": row["paper"]}
-        | {name: rows[i]["verdict"] for name, rows in by_run.items()}
-        | {"all runs": of_all.get(row["claim"], NOTHING)}
-        for i, row in enumerate(first)
+        {
+            "claim": claim.claim,
+            "in the paper": claim.source,
+            "paper": claim.paper,
+            **{name: rows[i]["verdict"] for name, rows in by_run.items()},
+        }
+        for i, claim in enumerate(CLAIMS)
     ]
 
 

@@ -1,15 +1,13 @@
-"""Paper classifier ablation: five classifiers of the oracle's levels, on one run or several.
+"""Paper classifier ablation: five classifiers of the oracle's levels.
 
-As in the paper, rows of (run, question, budget) are pooled, over the levels that all runs have, and
-the budget is not a feature. The paper splits the rows at random, so copies of a test question are
-in the training set. The same is therefore also computed with splits by question, which keep the
-copies of a question at all budgets and in all runs together. R rows, K levels. It knows nothing of
-plotting.
+As in the paper, rows of (question, budget) are pooled, and the budget is not a feature. The paper
+splits the rows at random, so copies of a test question are in the training set. The same is
+therefore also computed with splits by question, which keep the copies of a question at all budgets
+together. R rows, K levels. It knows nothing of plotting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,11 +20,10 @@ from adacompute.core.types import (
     FloatArray,
     IntArray,
     KeyArray,
-    UtilityTable,
 )
 from adacompute.evaluation.pool import assign_folds
 from adacompute.policies.learners import CLASSIFIERS, fit_classifier, single_threaded
-from reproduction.run_data import BUDGETS, FOLDS, RunData, levels_up_to
+from reproduction.run_data import BUDGETS, FOLDS, RunData
 from reproduction.table_files import Row
 
 N_SPLITS = 10
@@ -41,8 +38,7 @@ class Trial:
 
     ``regret_bound`` weighs each mistake by its own worst cost and is valid. ``mean_bound`` is the
     mean worst cost times the error rate: the paper plots it, and it is no bound. ``max_bound`` is
-    the largest worst cost times the error rate. ``run_gap`` is the oracle gap in each run, NaN
-    where a run has no held-out row.
+    the largest worst cost times the error rate.
     """
 
     classifier: str
@@ -55,25 +51,23 @@ class Trial:
     regret_bound: float
     mean_bound: float
     max_bound: float
-    run_gap: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Ablation:
     """Trials of five classifiers, and the confusion matrix of the trees by kind of split.
 
-    ``oracle_accuracy`` and ``lowest_accuracy`` are those of the oracle and of the lowest level in
-    each run. A confusion matrix is (K, K), true levels in rows that sum to 1.
+    ``oracle_accuracy`` and ``lowest_accuracy`` are those of the oracle and of the lowest level. A
+    confusion matrix is (K, K), true levels in rows that sum to 1.
     ``constant_imitation`` is the imitation of a constant prediction of the most common level.
     ``adjacent_share`` is the share of the trees' mistakes that are one level off, among the levels
     that occur as labels. ``mean_loss`` and ``max_loss`` are those of the worst level of each row.
     """
 
-    runs: tuple[str, ...]
     levels: tuple[int, ...]
     trials: list[Trial]
-    oracle_accuracy: FloatArray
-    lowest_accuracy: FloatArray
+    oracle_accuracy: float
+    lowest_accuracy: float
     oracle_cost: float
     confusion: dict[str, FloatArray]
     constant_imitation: float
@@ -91,18 +85,6 @@ class Ablation:
         own = self.select(classifier, split_by)
         return float(np.mean([getattr(trial, field) for trial in own])) if own else float("nan")
 
-    def run_accuracy(self, classifier: str, split_by: str) -> FloatArray:
-        """Accuracy in each run, (runs,): the oracle's minus the mean gap on the held-out rows.
-
-        So it does not depend on how hard the rows are that were held out. NaN without trials.
-        """
-        own = np.array([trial.run_gap for trial in self.select(classifier, split_by)])
-        if not own.size:
-            return np.full(len(self.runs), np.nan)
-        has_rows = ~np.isnan(own)
-        gap = np.where(has_rows, own, 0.0).sum(axis=0) / np.maximum(1, has_rows.sum(axis=0))
-        return np.asarray(self.oracle_accuracy - gap)
-
     @property
     def rows(self) -> list[Row]:
         """One row per kind of split and classifier."""
@@ -118,26 +100,19 @@ class Ablation:
                     row["share of the most common level"] = self.constant_imitation
                     row["regret"] = self.mean(name, split_by, "regret")
                     row["regret bound"] = self.mean(name, split_by, "regret_bound")
-                    if len(self.runs) > 1:
-                        by_run = self.run_accuracy(name, split_by).tolist()
-                        row |= {
-                            f"accuracy on {run}": value
-                            for run, value in zip(self.runs, by_run, strict=True)
-                        }
                     rows.append(row)
         return rows
 
 
 @dataclass(frozen=True, eq=False)
 class _PooledRows:
-    """R rows of (run, budget, question); ``net`` (R, K) is utility − price × cost of each level.
+    """R rows of (budget, question); ``net`` (R, K) is utility − price × cost of each level.
 
     Only the features of splits by row, the paper's own, include the draft that it does not pay for.
     """
 
     features: dict[str, Float32Array]
     group: KeyArray
-    run: IntArray
     label: IntArray
     utility: FloatArray
     cost: FloatArray
@@ -153,10 +128,9 @@ class _PooledRows:
         return np.asarray(self.at(self.net, self.label) - self.net.min(axis=1))
 
 
-def ablate(*runs: RunData, n_splits: int = N_SPLITS) -> Ablation:
-    """Fit five classifiers to the oracle's levels at three budgets, all runs pooled."""
-    levels = levels_up_to(runs[0].levels, min(run.levels[-1] for run in runs))
-    pooled = _pool_rows(runs, levels)
+def ablate(run: RunData, n_splits: int = N_SPLITS) -> Ablation:
+    """Fit five classifiers to the oracle's levels at three budgets."""
+    levels, pooled = run.levels, _pool_rows(run)
     folds = [assign_folds(pooled.group, FOLDS, seed=seed) == 0 for seed in range(n_splits)]
     row_masks = [_hold_out_rows(len(pooled.label), seed) for seed in range(n_splits)]
     trials: list[Trial] = []
@@ -170,17 +144,16 @@ def ablate(*runs: RunData, n_splits: int = N_SPLITS) -> Ablation:
                 except DataError as error:
                     excluded[classifier] = str(error)
                     continue
-                trials.append(_score(pooled, classifier, split_by, choice, mask, len(runs)))
+                trials.append(_score(pooled, classifier, split_by, choice, mask))
                 if classifier == "gbm":
                     np.add.at(counts[split_by], (pooled.label[mask], choice[mask]), 1.0)
     total = {name: np.maximum(1.0, c.sum(axis=1, keepdims=True)) for name, c in counts.items()}
     oracle = pooled.at(pooled.utility, pooled.label)
     return Ablation(
-        runs=tuple(run.name for run in runs),
         levels=levels,
         trials=trials,
-        oracle_accuracy=_means_by_run(oracle, pooled.run, len(runs)),
-        lowest_accuracy=_means_by_run(pooled.utility[:, 0], pooled.run, len(runs)),
+        oracle_accuracy=float(oracle.mean()),
+        lowest_accuracy=float(pooled.utility[:, 0].mean()),
         oracle_cost=float(pooled.at(pooled.cost, pooled.label).mean()),
         confusion={name: c / total[name] for name, c in counts.items()},
         constant_imitation=float(np.bincount(pooled.label).max() / len(pooled.label)),
@@ -191,39 +164,22 @@ def ablate(*runs: RunData, n_splits: int = N_SPLITS) -> Ablation:
     )
 
 
-def _pool_rows(runs: Sequence[RunData], levels: tuple[int, ...]) -> _PooledRows:
-    """Stack the questions of all runs at all budgets, with the oracle's level of each."""
-    if len({run.pool.features.shape[1] for run in runs}) > 1:
-        raise DataError("the runs have different features, so one classifier cannot be fitted")
-    parts: list[_PooledRows] = []
-    for number, run in enumerate(runs):
-        whole = run.window_table
-        utility, cost = whole.utility[:, : len(levels)], whole.costs[:, : len(levels)]
-        table = UtilityTable(utility, cost, whole.key)
-        for budget in BUDGETS:
-            allocation = solve(table, budget)
-            parts.append(
-                _PooledRows(
-                    features={BY_ROW: run.paper_pool.features, BY_QUESTION: run.pool.features},
-                    group=run.pool.group,
-                    run=np.full(len(run), number),
-                    label=allocation.choice,
-                    utility=utility,
-                    cost=cost,
-                    net=utility - allocation.price * cost,
-                )
-            )
+def _pool_rows(run: RunData) -> _PooledRows:
+    """Stack the questions at all budgets, with the oracle's level of each."""
+    table, n = run.window_table, len(BUDGETS)
+    utility, cost = (np.concatenate([values] * n) for values in (table.utility, table.costs))
+    allocations = [solve(table, budget) for budget in BUDGETS]
+    price = np.repeat([one.price for one in allocations], len(run))[:, None]
     return _PooledRows(
         features={
-            split: np.concatenate([part.features[split] for part in parts])
-            for split in (BY_ROW, BY_QUESTION)
+            BY_ROW: np.concatenate([run.paper_pool.features] * n),
+            BY_QUESTION: np.concatenate([run.pool.features] * n),
         },
-        group=np.concatenate([part.group for part in parts]),
-        run=np.concatenate([part.run for part in parts]),
-        label=np.concatenate([part.label for part in parts]),
-        utility=np.concatenate([part.utility for part in parts]),
-        cost=np.concatenate([part.cost for part in parts]),
-        net=np.concatenate([part.net for part in parts]),
+        group=np.concatenate([run.pool.group] * n),
+        label=np.concatenate([one.choice for one in allocations]),
+        utility=utility,
+        cost=cost,
+        net=utility - price * cost,
     )
 
 
@@ -258,22 +214,10 @@ def _hold_out_rows(n_rows: int, seed: int) -> BoolArray:
     return held_out
 
 
-def _means_by_run(values: FloatArray, run: IntArray, n_runs: int) -> FloatArray:
-    """Mean of each run, (runs,); NaN where it has no value."""
-    count = np.bincount(run, minlength=n_runs)
-    total = np.bincount(run, values, minlength=n_runs)
-    return np.where(count > 0, total / np.maximum(1, count), np.nan)
-
-
 def _score(
-    pooled: _PooledRows,
-    classifier: str,
-    split_by: str,
-    choice: IntArray,
-    mask: BoolArray,
-    n_runs: int,
+    pooled: _PooledRows, classifier: str, split_by: str, choice: IntArray, mask: BoolArray
 ) -> Trial:
-    """Score a classifier on the held-out rows, each at the price of its own run and budget."""
+    """Score a classifier on the held-out rows, each at the price of its own budget."""
     label = pooled.label
     utility, cost = (pooled.at(values, choice)[mask] for values in (pooled.utility, pooled.cost))
     gap = pooled.at(pooled.utility, label)[mask] - utility
@@ -291,5 +235,4 @@ def _score(
         regret_bound=float((max_loss * is_wrong).mean()),
         mean_bound=float(max_loss.mean()) * error_rate,
         max_bound=float(max_loss.max()) * error_rate,
-        run_gap=tuple(_means_by_run(gap, pooled.run[mask], n_runs).tolist()),
     )

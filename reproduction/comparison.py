@@ -36,37 +36,6 @@ FIGURE_13 = "with the feature of Figure 13"
 FRONTIER_POLICIES = tuple(name for name in PAPER_POLICIES if name != LEAKING_ROUTER)
 
 
-@dataclass(frozen=True, eq=False)
-class Pipeline:
-    """The inputs and results of each stage on a run."""
-
-    rows: list[Row]
-
-    def __getitem__(self, quantity: str) -> float:
-        """Return one of the numbers."""
-        return float(next(row["value"] for row in self.rows if row["quantity"] == quantity) or 0.0)
-
-
-def describe_pipeline(run: RunData) -> Pipeline:
-    """Return the numbers of solving, learning and deploying on a run."""
-    oracle = solve(run.window_table, MAIN_BUDGET)
-    router = find_row(run.held_out_rows, "router", MAIN_BUDGET)
-    imitation = imitate_held_out(run, MAIN_BUDGET)["imitation"]
-    values: dict[str, float | int] = {
-        "questions": len(run),
-        "samples per question": run.n_samples,
-        "levels": len(run.levels),
-        "price at B = 2": oracle.price,
-        "share of the lowest level": float(oracle.shares(len(run.levels))[0]),
-        "features": int(run.paper_pool.features.shape[1]),
-        "imitation (paper)": float(find_row(run.paper_rows, "router", MAIN_BUDGET)["imitation"]),
-        "imitation (held out)": float(imitation),
-        "cost (held out)": float(router["cost"]),
-        "accuracy (held out)": float(router["accuracy"]),
-    }
-    return Pipeline([{"quantity": name, "value": value} for name, value in values.items()])
-
-
 def find_row(rows: Sequence[dict[str, Any]], policy: str, budget: float) -> dict[str, Any]:
     """Return the row of a policy at a budget."""
     return next(row for row in rows if row["policy"] == policy and row["budget"] == budget)

@@ -17,7 +17,6 @@ from reproduction.ablations import compare_level_sets, measure_efficiency
 from reproduction.archetypes import find_archetypes, trace_scaling
 from reproduction.classifier_ablation import ablate
 from reproduction.comparison import (
-    describe_pipeline,
     map_levels,
     measure_gap,
     tabulate_main,
@@ -60,13 +59,6 @@ class Exhibit:
 
 
 EXHIBITS = (
-    Exhibit(
-        "pipeline",
-        "Figure 3",
-        "Solve, learn and deploy, with the numbers of this run",
-        describe_pipeline,
-        oracle.draw_pipeline,
-    ),
     Exhibit(
         "scaling",
         "Figure 1",

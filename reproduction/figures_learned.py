@@ -20,9 +20,7 @@ from reproduction.heuristic import HEURISTIC
 from reproduction.panels import (
     add_legend_below,
     draw_matrix,
-    drop_common_start,
     shorten,
-    wrap,
 )
 
 if TYPE_CHECKING:
@@ -50,35 +48,29 @@ LABELS = {
 def draw_frontiers(data: Frontiers) -> Figure:
     """Draw the curves of both protocols side by side, on the same scale."""
     with panels(1, 2, width=5.6, height=4.1) as (figure, (paper, held_out)):
-        plot_frontiers(paper, held_out, data)
-        for axis in (paper, held_out):
+        for axis, curves in ((paper, data.paper), (held_out, data.held_out)):
+            _plot_curves(axis, curves)
+            axis.set_ylim(*_accuracy_range(data.paper, data.held_out))
             add_legend_below(axis, 2)
         paper.set_title("The paper's protocol")
         held_out.set_title("Held-out questions, equal cost")
         return figure
 
 
-def plot_frontiers(paper: Axes, held_out: Axes, data: Frontiers) -> None:
-    """Plot the curves of both protocols on two axes."""
-    for axis, curves in ((paper, data.paper), (held_out, data.held_out)):
-        for name, curve in curves.items():
-            colour, dashes, marker = STYLES[name]
-            order = np.argsort(curve.cost, kind="stable")
-            style: dict[str, Any] = {
-                "linestyle": dashes,
-                "marker": marker,
-                "markersize": 4,
-                "label": LABELS.get(name, name),
-            }
-            axis.plot(curve.cost[order], curve.accuracy[order], color=colour, **style)
-        max_cost = max(float(curve.cost.max()) for curve in curves.values())
-        ticks = [n for n in (1, 2, 4, 8, 16) if n <= max_cost * 1.01]
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(ticks, [str(n) for n in ticks])
-        axis.minorticks_off()
-        axis.set_xlabel("mean cost (samples per question)")
-        axis.set_ylabel("accuracy")
-        axis.set_ylim(*_accuracy_range(data.paper, data.held_out))
+def _plot_curves(axis: Axes, curves: dict[str, BudgetCurve]) -> None:
+    for name, curve in curves.items():
+        colour, dashes, marker = STYLES[name]
+        order = np.argsort(curve.cost, kind="stable")
+        style: dict[str, Any] = {"linestyle": dashes, "marker": marker, "markersize": 4}
+        style["label"] = LABELS.get(name, name)
+        axis.plot(curve.cost[order], curve.accuracy[order], color=colour, **style)
+    max_cost = max(float(curve.cost.max()) for curve in curves.values())
+    ticks = [n for n in (1, 2, 4, 8, 16) if n <= max_cost * 1.01]
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks, [str(n) for n in ticks])
+    axis.minorticks_off()
+    axis.set_xlabel("mean cost (samples per question)")
+    axis.set_ylabel("accuracy")
 
 
 def _accuracy_range(*groups: dict[str, BudgetCurve]) -> tuple[float, float]:
@@ -108,10 +100,10 @@ def draw_heat_map(data: HeatMap) -> Figure:
 
 
 def draw_ablation(data: Ablation) -> Figure:
-    """Draw five classifiers: accuracy by run, regret with its bounds, and the mistakes of trees."""
+    """Draw five classifiers: accuracy, regret with its bounds, and the mistakes of trees."""
     with panels(2, 2, width=6.2, height=4.3) as (figure, (dots, regret, by_row, by_question)):
         names = list(dict.fromkeys(trial.classifier for trial in data.trials))
-        _draw_accuracy_by_run(dots, data, names)
+        _draw_accuracy(dots, data, names)
         _draw_regret(regret, data, names)
         for axis, split in ((by_row, BY_ROW), (by_question, BY_QUESTION)):
             draw_matrix(axis, data.confusion[split])
@@ -125,27 +117,20 @@ def draw_ablation(data: Ablation) -> Figure:
         return figure
 
 
-def _draw_accuracy_by_run(axis: Axes, data: Ablation, names: list[str]) -> None:
-    """Draw the accuracy of each classifier in each run, by both kinds of split."""
-    x = np.arange(len(data.runs))
+def _draw_accuracy(axis: Axes, data: Ablation, names: list[str]) -> None:
+    """Draw the accuracy of each classifier by both kinds of split."""
     for i, name in enumerate(names):
-        at = x + 0.15 * (i - (len(names) - 1) / 2)
-        style: dict[str, Any] = {"color": COLOURS[i], "markersize": 6, "linestyle": ""}
-        by_row, by_question = (data.run_accuracy(name, split) for split in (BY_ROW, BY_QUESTION))
-        axis.plot(at, by_row, marker=MARKERS[i], label=name, **style)
-        axis.plot(at, by_question, marker=MARKERS[i], mfc="none", **style)
-    ends = x - 0.42, x + 0.42
-    for value, dashes, label in (
-        (data.oracle_accuracy, "--", "static oracle"),
-        (data.lowest_accuracy, ":", f"always level {data.levels[0]}"),
-    ):
-        axis.hlines(value, *ends, color=GREY, linestyle=dashes, lw=1.4, label=label)
-    axis.set_xticks(x, [wrap(run) for run in drop_common_start(data.runs)], fontsize=8)
-    axis.set_xlim(-0.5, len(x) - 0.5)
+        style: dict[str, Any] = {"color": COLOURS[i], "marker": MARKERS[i], "markersize": 6}
+        axis.plot(i, data.mean(name, BY_ROW, "accuracy"), **style)
+        axis.plot(i, data.mean(name, BY_QUESTION, "accuracy"), mfc="none", **style)
+    axis.axhline(data.oracle_accuracy, color=GREY, linestyle="--", lw=1.4, label="static oracle")
+    label = f"always level {data.levels[0]}"
+    axis.axhline(data.lowest_accuracy, color=GREY, linestyle=":", lw=1.4, label=label)
+    axis.set_xticks(range(len(names)), names)
     axis.grid(visible=False, axis="x")
     axis.set_ylabel("accuracy")
-    axis.set_title("Accuracy by run (open: split by question)")
-    add_legend_below(axis, 4)
+    axis.set_title("Accuracy (open: split by question)")
+    add_legend_below(axis, 2)
 
 
 def _draw_regret(axis: Axes, data: Ablation, names: list[str]) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 
 from adacompute.report.plot_style import COLOURS, GREY, panels
 from reproduction.archetypes import NAMES, Archetypes, Scaling
-from reproduction.comparison import Pipeline
 from reproduction.oracle_data import (
     Bisection,
     CostByPrice,
@@ -41,43 +40,6 @@ OFFSET = 0.06
 
 MAX_STEPS = 30
 MAX_LINES = 200
-
-
-def draw_pipeline(data: Pipeline) -> Figure:
-    """Draw the three stages with the numbers of this run."""
-    solve = (
-        f"{data['questions']:.0f} questions × {data['samples per question']:.0f} samples",
-        f"→ utility of {data['levels']:.0f} levels",
-        f"→ price {data['price at B = 2']:.4f} at B = 2",
-        f"→ labels, {100 * data['share of the lowest level']:.0f} % at level 1",
-    )
-    learn = (
-        f"{data['features']:.0f} features of the text",
-        "→ classifier of the labels",
-        f"imitation {100 * data['imitation (paper)']:.0f} % (paper),",
-        f"{100 * data['imitation (held out)']:.0f} % (held out)",
-    )
-    deploy = (
-        "new question → level → vote",
-        "held out at B = 2:",
-        f"{100 * data['accuracy (held out)']:.1f} % correct",
-        f"at {data['cost (held out)']:.2f} samples per question",
-    )
-    with panels(1, 1, width=9.4, height=2.3) as (figure, (axis,)):
-        axis.set_axis_off()
-        axis.set_xlim(0, 3)
-        axis.set_ylim(0, 1)
-        stages = {"Solve (offline)": solve, "Learn (offline)": learn, "Deploy (online)": deploy}
-        for i, (title, lines) in enumerate(stages.items()):
-            x, y = np.array([0.04, 0.86, 0.86, 0.04, 0.04]) + i, [0.03, 0.03, 0.97, 0.97, 0.03]
-            axis.plot(x, y, color=COLOURS[i], linewidth=1.8, solid_joinstyle="round")
-            axis.text(i + 0.45, 0.88, title, ha="center", va="top", fontsize=12, weight="bold")
-            text = "\n".join(lines)
-            axis.text(i + 0.45, 0.64, text, ha="center", va="top", fontsize=9.5, linespacing=1.5)
-            if i > 0:
-                arrow = {"arrowstyle": "-|>", "color": "#555555", "linewidth": 1.6}
-                axis.annotate("", (i + 0.04, 0.5), (i - 0.14, 0.5), arrowprops=arrow)
-        return figure
 
 
 def draw_scaling(data: Scaling) -> Figure:

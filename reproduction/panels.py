@@ -6,7 +6,6 @@ below an axis, and how a figure is saved. It knows nothing of the data.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 LIGHT, DARK = (0.90, 0.93, 0.95), (0.02, 0.22, 0.34)
 WHITE_TEXT_ABOVE = 0.5
 """Shares above this have a dark background, so their number is white."""
-
-WORD = re.compile(r"[^_-]+[_-]*|[_-]+")
-"""A word of a name, with the hyphens and underscores after it."""
 
 
 def scale_colour(index: int, size: int) -> tuple[float, float, float]:
@@ -82,35 +78,6 @@ def draw_matrix(axis: Axes, shares: FloatArray) -> None:
 def shorten(text: str, max_chars: int = 18) -> str:
     """Shorten a long name to its end, which usually differs more than its beginning."""
     return text if len(text) <= max_chars else f"…{text[-max_chars + 1 :]}"
-
-
-def wrap(name: str, max_chars: int = 18) -> str:
-    """Break a long name into lines, after an underscore or hyphen where there is one.
-
-    >>> wrap("mcqa-comprehensive100__gpt-3.5-turbo").splitlines()
-    ['mcqa-', 'comprehensive100__', 'gpt-3.5-turbo']
-    """
-    lines = [""]
-    for part in WORD.findall(name):
-        if lines[-1] and len(lines[-1]) + len(part) > max_chars:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(shorten(line, max_chars) for line in lines)
-
-
-def drop_common_start(names: Sequence[str]) -> list[str]:
-    """Drop the words that all names begin with.
-
-    >>> drop_common_start(["math__gpt-4", "math__gpt-4o", "math__qwen"])
-    ['gpt-4', 'gpt-4o', 'qwen']
-    """
-    words = [WORD.findall(name) for name in names]
-    n_common = 0
-    while all(len(own) > n_common + 1 for own in words) and (
-        len(words) > 1 and len({own[n_common] for own in words}) == 1
-    ):
-        n_common += 1
-    return ["".join(own[n_common:]) for own in words]
 
 
 def add_legend_below(axis: Axes, columns: int, *, title: str | None = None) -> None:

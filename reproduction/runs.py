@@ -1,10 +1,9 @@
 """Runs: every table and figure of the paper, made from any runs.
 
 Each of the first runs gets a directory with all exhibits: tables as CSV, Markdown and LaTeX,
-figures as SVG and PDF with their data as CSV, and the verdict on every claim. What the paper makes
-of several runs is made of the first runs together. All runs are compared and clustered together.
-The index is written last. It lists what was made, and what was excluded
-with the reason. It does not know how an exhibit is computed.
+figures as SVG and PDF with their data as CSV, and the verdict on every claim. All runs are
+compared. The index is written last. It lists what was made, and what was excluded with the reason.
+It does not know how an exhibit is computed.
 """
 
 from __future__ import annotations
@@ -25,16 +24,11 @@ from adacompute.report.wording import format_count
 from adacompute.stages.inputs import read_pool
 from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import SAMPLES, Run
-from reproduction.archetypes import compose_runs
-from reproduction.claim_measures import measure_claims
-from reproduction.claims import compare_verdicts, judge_claims, judge_shared_claims
-from reproduction.claims_shared import RunsData
+from reproduction.claims import compare_verdicts, judge_claims
 from reproduction.comparison import compare_policies
 from reproduction.exhibits import EXHIBITS, Exhibit
-from reproduction.figures_shared import draw_compositions
 from reproduction.panels import save_figure
 from reproduction.run_data import RunData
-from reproduction.shared_exhibits import SHARED_EXHIBITS, CompleteRun, SharedExhibit
 from reproduction.table_files import escape_markdown, save_table, to_csv
 
 if TYPE_CHECKING:
@@ -79,9 +73,9 @@ def reproduce_runs(
         check_installed("matplotlib", extra="report")
     named = name_sources([path for source in sources for path in find_sources(source)])
     out.mkdir(parents=True, exist_ok=True)
-    output, runs = Output(out), []
+    output = Output(out)
     rows: list[Row] = []
-    complete: list[CompleteRun] = []
+    complete: dict[str, list[Row]] = {}
     for number, (name, path) in enumerate(named.items()):
         progress(f"{name} ({number + 1} of {len(named)})")
         with open_run(path) as run:
@@ -91,19 +85,18 @@ def reproduce_runs(
         except DataError as error:
             output.skip(name, "comparison", error)
             continue
-        runs.append(run_data)
         if number < full_runs:
-            complete.append(_make_exhibits(run_data, output, progress))
-    if not runs:
+            complete[name] = _make_exhibits(run_data, output, progress)
+    if not rows:
         raise DataError(f"no run can be compared: {output.excluded[0]['reason']}")
     progress("all runs")
-    _make_shared(runs, rows, complete, output)
-    names = [one.run.name for one in complete]
+    _make_shared(rows, complete, output)
+    names = list(complete)
     output.paths.append(_write_index(output, len(named), names))
     return {
         "out": str(out),
         "index": str(out / INDEX),
-        "runs": len(runs),
+        "runs": len(rows),
         "complete": names,
         "excluded": output.excluded,
         "comparison": rows,
@@ -157,10 +150,8 @@ def read_run_data(run: Run, name: str) -> RunData:
     return RunData.from_pool(name, read_pool(run, draft=True), **known)
 
 
-def _make_exhibits(
-    run_data: RunData, output: Output, progress: Callable[[str], None]
-) -> CompleteRun:
-    """Make every exhibit of a run, and judge the paper's claims by their data."""
+def _make_exhibits(run_data: RunData, output: Output, progress: Callable[[str], None]) -> list[Row]:
+    """Make every exhibit of a run, and return the verdicts on the paper's claims."""
     path = output.directory / run_data.name
     path.mkdir(exist_ok=True)
     found: dict[str, Any] = {}
@@ -178,19 +169,15 @@ def _make_exhibits(
         paths = _save(exhibit, found[exhibit.name], path)
         output.paths += paths
         lines.append(f"| {exhibit.caption} | {exhibit.source} | {output.links(paths)} |")
-    try:
-        found["measures"] = measure_claims(run_data)
-    except DataError as error:
-        output.skip(run_data.name, "claims", error)
     rows = judge_claims(found)
     paths = save_table(rows, path / "claims", caption=f"Claims of the paper on {run_data.name}")
     output.paths += paths
     lines.append(f"| The paper's claims with their verdicts | text | {output.links(paths)} |")
     output.sections.append("\n".join(lines))
-    return CompleteRun(run_data, found, rows)
+    return rows
 
 
-def _save(exhibit: Exhibit | SharedExhibit, data: Any, path: Path) -> list[Path]:  # noqa: ANN401 - as registered
+def _save(exhibit: Exhibit, data: Any, path: Path) -> list[Path]:  # noqa: ANN401 - as registered
     """Save an exhibit: a table, a figure with its data, or both."""
     paths: list[Path] = []
     if exhibit.is_table:
@@ -205,10 +192,8 @@ def _save(exhibit: Exhibit | SharedExhibit, data: Any, path: Path) -> list[Path]
     return paths
 
 
-def _make_shared(
-    runs: Sequence[RunData], rows: list[Row], complete: list[CompleteRun], output: Output
-) -> None:
-    """Make the tables and figures of all runs together."""
+def _make_shared(rows: list[Row], complete: dict[str, list[Row]], output: Output) -> None:
+    """Make the tables that compare the runs."""
     lines = ["## All runs", "", "| exhibit | in the paper | files |", "|---|---|---|"]
 
     def note(caption: str, source: str, paths: list[Path]) -> None:
@@ -217,46 +202,11 @@ def _make_shared(
 
     caption = "Accuracy of every run at B = 2, by the paper's protocol and held out"
     note(caption, "–", save_table(rows, output.directory / "comparison", caption=caption))
-    kinds = compose_runs(runs)
-    for name, caption, kind_rows in (
-        ("archetype-centres", "Mean curves of the archetypes of all runs", kinds.centre_rows),
-        ("archetypes-by-run", "Archetypes in each run, clustered together", kinds.rows),
-    ):
-        paths = save_table(kind_rows, output.directory / name, caption=caption)
-        if name == "archetypes-by-run" and complete:
-            paths += save_figure(draw_compositions(kinds), output.directory / name)
-        note(caption, "Figure 7", paths)
-    shared = _make_shared_exhibits(complete, output, note)
     if complete:
-        by_run = {one.run.name: one.exhibits for one in complete}
-        own = compose_runs([one.run for one in complete])
-        judged = judge_shared_claims(RunsData(by_run, shared.get("ablation"), own))
-        rows_of = {one.run.name: one.claims for one in complete}
-        caption = "The paper's claims, and the verdict of each run and of all runs on them"
-        verdicts = compare_verdicts(rows_of, judged)
-        note(caption, "text", save_table(verdicts, output.directory / "claims", caption=caption))
-    if len(complete) > 1:
-        caption = "The paper's claims about several runs"
-        note(
-            caption, "text", save_table(judged, output.directory / "shared-claims", caption=caption)
-        )
+        caption = "The paper's claims, and the verdict of each run on them"
+        paths = save_table(compare_verdicts(complete), output.directory / "claims", caption=caption)
+        note(caption, "text", paths)
     output.sections.insert(0, "\n".join(lines))
-
-
-def _make_shared_exhibits(
-    complete: list[CompleteRun], output: Output, note: Callable[[str, str, list[Path]], None]
-) -> dict[str, Any]:
-    """Make the exhibits of several runs together; return their data by name."""
-    found: dict[str, Any] = {}
-    for exhibit in SHARED_EXHIBITS if len(complete) > 1 else ():
-        try:
-            found[exhibit.name] = exhibit.compute(complete)
-        except DataError as error:
-            output.skip("all runs", exhibit.name, error)
-            continue
-        paths = _save(exhibit, found[exhibit.name], output.directory)
-        note(exhibit.caption, exhibit.source, paths)
-    return found
 
 
 def _write_index(output: Output, runs: int, complete: Sequence[str]) -> Path:

@@ -7,18 +7,14 @@ are behind them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from adacompute.features.text import FEATURES
 from reproduction.ablations import FRACTIONS, LEVEL_SETS, Efficiency, Granularity, LevelSet
-from reproduction.archetypes import NAMES, Compositions
+from reproduction.archetypes import NAMES
 from reproduction.bisection import Trace
-from reproduction.claim_measures import ClaimMeasures
-from reproduction.claims_shared import RunsData
 from reproduction.classifier_ablation import BY_QUESTION, BY_ROW, Ablation, Trial
 from reproduction.comparison import (
     FIGURE_13,
@@ -29,7 +25,6 @@ from reproduction.comparison import (
     HeatMap,
     MainTable,
 )
-from reproduction.feature_importance import FeatureImportance
 from reproduction.oracle_data import (
     Bisection,
     CostByPrice,
@@ -134,18 +129,17 @@ def make_trials(**changed: dict[str, float]) -> list[Trial]:
             own = {"accuracy": accuracy, "oracle_gap": gap, "imitation": imitation, "cost": cost}
             own |= {"regret": 0.1 * (1 - imitation)}
             own |= changed.get(name, {}) if split == BY_QUESTION else {}
-            trials.append(Trial(name, split, **own, **base, run_gap=(own["oracle_gap"],) * 2))
+            trials.append(Trial(name, split, **own, **base))
     return trials
 
 
 def make_ablation(adjacent_share: float = 0.7, **changed: dict[str, float]) -> Ablation:
     """Return the ablation of classifiers; see `make_trials`."""
     return Ablation(
-        runs=("x", "y"),
         levels=LEVELS,
         trials=make_trials(**changed),
-        oracle_accuracy=np.array([0.56, 0.56]),
-        lowest_accuracy=np.array([0.48, 0.48]),
+        oracle_accuracy=0.56,
+        lowest_accuracy=0.48,
         oracle_cost=2.16,
         confusion={},
         constant_imitation=0.75,
@@ -198,34 +192,6 @@ LEVEL_ACCURACIES = {
 }
 
 
-USUAL_MEANS = [0.1, -0.5, 1.0, -0.4, -0.2]
-
-
-def make_features(
-    gain: list[float],
-    means: dict[str, list[float]],
-    *,
-    top: float = 0.1,
-    usual: list[float] = USUAL_MEANS,
-) -> FeatureImportance:
-    """Return importances and means by level.
-
-    ``top`` is what is lost by shuffling one of the paper's four features, 0.01 for any other.
-    ``usual`` are the means of features that ``means`` does not have.
-    """
-    names = FEATURES
-    four = ("has_multi_step_word", "unique_word_ratio", "prompt_length_words", "entropy_estimate")
-    held_out = np.array([top if name in four else 0.01 for name in names])
-    rows = np.array([means.get(name, usual) for name in names])
-    return FeatureImportance(names, LEVELS, np.array(gain), held_out, held_out, rows)
-
-
-LEVEL_MEANS = {
-    "has_fraction": [-1.0, -0.5, 0.2, 0.3, 1.0],
-    "avg_word_length": [1.0, 0.2, 0.1, -0.6, -0.7],
-}
-
-
 def make_trace(cost: list[float]) -> Trace:
     """Return a bisection with these costs in the middle of its brackets."""
     found, low, high = np.array(cost), np.zeros(len(cost)), np.ones(len(cost))
@@ -256,11 +222,6 @@ def make_cost(cost: list[float]) -> CostByPrice:
 
 
 COST = make_cost([16.0, 14.0, 12.0, 4.0, 1.0, 1.0])
-
-
-def make_mechanism(share: float) -> Any:  # noqa: ANN401 - a field of PriceEffect
-    """Return the share of questions at the largest level when the price is 0."""
-    return SimpleNamespace(shares=np.array([[1 - share, 0.0, 0.0, 0.0, share]]))
 
 
 def make_gains(gain: list[float], single: float = 0.76) -> DifficultyGains:
@@ -319,21 +280,6 @@ def make_archetypes(**changed: Any) -> Any:  # noqa: ANN401 - fields of Archetyp
     )
 
 
-MEASURES = ClaimMeasures(
-    n_questions=200,
-    fit_s=0.2,
-    routing_s=1e-4,
-    latency_s=2.0,
-    label_agreement=0.95,
-    single_error=0.01,
-    mean_utility=np.array([0.95, 0.955, 0.97, 0.98, 0.98]),
-    drop_price=np.array([0.02, 0.05, 0.06, 0.04, 0.01]),
-    other_drop_price=np.array([0.02, 0.05, 0.06, 0.04, 0.01]),
-    feasibility_slack=0.5,
-    optimality_slack=0.01,
-)
-
-
 def make_run() -> dict[str, Any]:
     """Return the data of every exhibit."""
     return {
@@ -344,27 +290,10 @@ def make_run() -> dict[str, Any]:
         "ablation": make_ablation(),
         "efficiency": make_efficiency(LEARNING),
         "granularity": make_levels(LEVEL_ACCURACIES),
-        "features": make_features([1 / 16] * 16, LEVEL_MEANS),
         "bisection": make_bisection(),
         "staircase": COST,
-        "mechanism": make_mechanism(1.0),
         "difficulty": make_gains([0.05, 0.08, 0.03]),
         "labels": make_shares(SHARES),
         "scatter": make_scatter([1.0, 4.0, 5.0, 4.0, 1.0]),
         "archetypes": make_archetypes(),
-        "measures": MEASURES,
     }
-
-
-def make_runs(shares: list[list[float]] | None = None, **second: object) -> RunsData:
-    """Return two runs that are alike; ``second`` sets exhibits of the second one."""
-    mixtures = np.array(shares or [[0.95, 0.03, 0.01, 0.01]] * 2)
-    centre, size = np.ones((4, 5)), np.ones(4, np.int64)
-    kinds = Compositions(("x", "y"), NAMES, LEVELS, centre, size, mixtures)
-    other = make_run() | {name.replace("_", "-"): data for name, data in second.items()}
-    return RunsData({"x": make_run(), "y": other}, other["ablation"], kinds)
-
-
-def change_measures(**changed: Any) -> dict[str, Any]:  # noqa: ANN401 - its fields
-    """Return the measures with some of them changed, as the data of an exhibit."""
-    return {"measures": replace(MEASURES, **changed)}

@@ -17,11 +17,7 @@ from adacompute.evaluation.pool import Pool
 from adacompute.policies.learners import CLASSIFIERS
 from adacompute.report.plot_style import to_svg
 from reproduction.ablations import LEVEL_SETS
-from reproduction.claim_measures import measure_claims
 from reproduction.claims import CLAIMS, judge_claims
-from reproduction.claims_prices import judge_feasibility, judge_mixing
-from reproduction.claims_shared import SHARED_CLAIMS
-from reproduction.claims_training import judge_routing_time
 from reproduction.classifier_ablation import BY_QUESTION, BY_ROW
 from reproduction.comparison import FIGURE_13, GapTable, compare_policies, find_row
 from reproduction.exhibits import EXHIBITS, Exhibit
@@ -37,9 +33,7 @@ from reproduction.verdicts import (
     judge_level_two,
     judge_monotonicity,
     judge_predictability,
-    judge_relative_gain,
     judge_router_gain,
-    judge_zero_price,
 )
 from test_support.populations import Population, make_population
 
@@ -75,7 +69,6 @@ def exhibits(runs: dict[str, RunData]) -> ByRun:
     """Return the data of every exhibit, for both runs."""
     return {
         name: {exhibit.name: exhibit.compute(run) for exhibit in EXHIBITS}
-        | {"measures": measure_claims(run)}
         for name, run in runs.items()
     }
 
@@ -84,7 +77,7 @@ def test_every_table_and_figure_of_the_paper_has_an_exhibit() -> None:
     sources = " ".join(exhibit.source for exhibit in EXHIBITS)
     named = set(re.findall(r"\d+", re.sub(r"Figure \d+", "", sources)))
     assert named == {str(i) for i in range(1, 8)}
-    assert set(re.findall(r"Figure (\d+)", sources)) == {str(i) for i in range(1, 14)}
+    assert set(re.findall(r"Figure (\d+)", sources)) == {str(i) for i in range(1, 14) if i != 3}
     assert len({exhibit.name for exhibit in EXHIBITS}) == len(EXHIBITS)
     for exhibit in EXHIBITS:
         assert exhibit.draw is not None or exhibit.is_table
@@ -130,13 +123,6 @@ def test_exhibits_of_a_run_without_correct_samples(bare: RunData) -> None:
         "fine",
         "odd",
     ]  # coarse has one level
-    assert judge(data)[judge_relative_gain] == NOT_MEASURABLE
-
-
-def test_pipeline_has_the_numbers_of_the_run(exhibits: ByRun) -> None:
-    data = exhibits[INFORMATIVE]["pipeline"]
-    assert (data["questions"], data["samples per question"]) == (N_QUESTIONS, N_SAMPLES)
-    assert data["imitation (held out)"] <= 1
 
 
 def test_informative_features_gain_held_out(exhibits: ByRun) -> None:
@@ -256,20 +242,14 @@ def test_only_the_informative_feature_is_important(exhibits: ByRun) -> None:
 def judge(data: dict[str, Any]) -> dict[Any, Any]:
     """Verdicts by the function that judges the claim."""
     rows = judge_claims(data)
-    claims = (*CLAIMS, *SHARED_CLAIMS)
-    return {claim.judge: row["verdict"] for claim, row in zip(claims, rows, strict=True)}
+    return {claim.judge: row["verdict"] for claim, row in zip(CLAIMS, rows, strict=True)}
 
 
 def test_every_claim_has_a_verdict(exhibits: ByRun) -> None:
     for data in exhibits.values():
         verdicts = judge(data)
-        assert len(verdicts) == len(CLAIMS) + len(SHARED_CLAIMS)
         assert set(verdicts.values()) <= {HOLDS, FAILS, INCONCLUSIVE, NOT_MEASURABLE}
-        assert verdicts[judge_feasibility] == HOLDS
-        assert verdicts[judge_mixing] == HOLDS
-        assert verdicts[judge_routing_time] == NOT_MEASURABLE
         assert verdicts[judge_monotonicity] == HOLDS
-        assert verdicts[judge_zero_price] == FAILS
         assert verdicts[judge_level_two] == FAILS
         assert verdicts[judge_equal_spending] == FAILS
     uninformative = judge(exhibits[UNINFORMATIVE])

@@ -12,7 +12,6 @@ from adacompute.evaluation.pool import Pool
 from reproduction.archetypes import (
     NAMES,
     cluster_curves,
-    compose_runs,
     find_archetypes,
     trace_scaling,
 )
@@ -209,14 +208,6 @@ def test_chance_clusters_disappear_on_the_other_half() -> None:
     found = find_archetypes(make_run(identical, 16))
     assert np.ptp(found.half_curve[:, -1]) > 0.5
     assert np.ptp(found.other_curve[:, -1]) < 0.25
-
-
-def test_runs_are_clustered_together(run: RunData) -> None:
-    shares = compose_runs([run, run]).shares
-    assert shares.sum(axis=1) == pytest.approx(1)
-    assert shares[0].tolist() == shares[1].tolist()
-    expected = [share for share, _ in ARCHETYPES.values()]
-    assert shares[0] == pytest.approx(expected, abs=0.07)
 
 
 def test_few_different_curves_give_few_clusters() -> None:

@@ -22,7 +22,6 @@ from reproduction.runs import (
     read_run_data,
     reproduce_runs,
 )
-from reproduction.shared_exhibits import SHARED_EXHIBITS
 from test_support.populations import ARCHETYPES, make_population
 
 
@@ -86,7 +85,7 @@ def test_runs_are_only_compared_with_zero_full_runs(tmp_path: Path) -> None:
     source = write_samples(tmp_path / "some.parquet")
     made = reproduce_runs([source], out=tmp_path / "out", full_runs=0)
     assert {Path(path).name for path in made["paths"]} == {
-        *(f"{name}.{kind}" for name in COMPARED for kind in KINDS),
+        *(f"{name}.{kind}" for name in ("comparison",) for kind in KINDS),
         "index.md",
     }
     row = made["comparison"][0]
@@ -94,24 +93,6 @@ def test_runs_are_only_compared_with_zero_full_runs(tmp_path: Path) -> None:
 
 
 KINDS = ("csv", "md", "tex")
-COMPARED = ("comparison", "archetypes-by-run", "archetype-centres")
-
-
-@pytest.mark.slow
-def test_several_runs_get_the_shared_exhibits(tmp_path: Path) -> None:
-    sources = [
-        write_samples(tmp_path / "long.parquet", 12, 8),
-        write_samples(tmp_path / "short.parquet", 12, 4),
-    ]
-    made = reproduce_runs(sources, out=tmp_path / "out")
-    assert made["complete"] == ["long", "short"]
-    index = (tmp_path / "out" / "index.md").read_text()
-    for exhibit in SHARED_EXHIBITS:
-        kinds = {path.suffix for path in (tmp_path / "out").glob(f"{exhibit.name}.*")}
-        assert kinds >= {".csv", ".svg", ".pdf"}, exhibit.name
-        assert exhibit.caption in index
-    with (tmp_path / "out" / "ablation.csv").open() as file:
-        assert {"accuracy on long", "accuracy on short"} <= set(next(csv.DictReader(file)))
 
 
 def test_small_run_is_excluded_with_the_reason(tmp_path: Path) -> None:
