@@ -53,7 +53,7 @@ layers:
     lint-imports
 
 # Real servers on a busy machine can miss a deadline: CI runs a failed test once more, and lists it
-again := "--reruns 1 --reruns-delay 5 -raR --durations=25"
+again := "--reruns 1 --reruns-delay 5 -raR -p test_support.processor_time"
 
 # All tests but those of full size, which `nightly` runs; those of the core cover every branch of it
 test *ARGS:
