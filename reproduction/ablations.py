@@ -184,7 +184,7 @@ def compare_level_sets(run: RunData) -> Granularity:
 
 def _measure(run: RunData, levels: tuple[int, ...]) -> LevelSet:
     half_levels = levels_up_to(levels, max(1, run.n_samples // 2))
-    table = run.pool.table(levels, method="windows")
+    table = run.pool.table(levels, windows=True)
     budgets, half_budgets = (
         run.budgets_up_to(levels[-1]),
         run.budgets_up_to(max(half_levels[-1], 2)),

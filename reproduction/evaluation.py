@@ -50,7 +50,7 @@ def evaluate_run(
     chosen = resolve_budgets(recorded, costs, budgets)
     known: dict[str, Any] = {"features": pin_encoder(features), "tie_break": tie_break}
     pool = make_pool(recorded, costs=costs, draft=True, **known)
-    equal = pool.trim(drop_unparsed=drop_unparsed)
+    equal = pool.equalise(drop_unparsed=drop_unparsed)
     if not equal.sample_cost.any():
         raise DataError("all samples cost nothing: use another unit")
     rows = evaluate_paper(equal, budgets=chosen, policies=names, progress=progress)

@@ -78,9 +78,9 @@ def evaluate_paper(
     the mean. The ends of imitation and of the gap to the oracle are those of 95 % intervals over
     the questions, with the labels and the fits as they are.
     """
-    equal = pool.trim()
+    equal = pool.equalise()
     levels = tuple(n for n in PAPER_LEVELS if n <= equal.n_samples)
-    table = equal.table(levels, method="windows")
+    table = equal.table(levels, windows=True)
     held_out = [assign_folds(equal.group, FOLDS, seed=seed) == 0 for seed in SEEDS]
     rows = []
     for budget in sorted(set(budgets)):

@@ -86,7 +86,7 @@ class RunData:
         difficulty: Sequence[str | None] | None = None,
     ) -> RunData:
         """Keep equally many samples of every question; drop questions that have too few."""
-        equal = pool.trim()
+        equal = pool.equalise()
         rows = np.flatnonzero(np.isin(pool.key, equal.key)).tolist()
         all_ids = [str(row) for row in range(len(pool))] if ids is None else list(ids)
         labels = [None] * len(pool) if difficulty is None else list(difficulty)
@@ -118,7 +118,7 @@ class RunData:
     @cached_property
     def window_table(self) -> UtilityTable:
         """Utilities from windows of samples, as the paper estimates them."""
-        return self.pool.table(self.levels, method="windows")
+        return self.pool.table(self.levels, windows=True)
 
     @cached_property
     def exact_table(self) -> UtilityTable:

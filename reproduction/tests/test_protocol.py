@@ -60,7 +60,7 @@ def test_every_policy_has_a_row_at_every_budget(rows: Rows, messages: list[str])
 def test_oracle_is_best_and_never_overspends(noisy_pool: Pool, rows: Rows) -> None:
     for budget in (1.5, 3.0):
         oracle = rows["oracle-in-sample", budget]
-        found = solve(noisy_pool.table((1, 2, 4, 8), method="windows"), budget)
+        found = solve(noisy_pool.table((1, 2, 4, 8), windows=True), budget)
         assert oracle["accuracy"] == pytest.approx(found.utility)
         assert oracle["cost"] == pytest.approx(found.cost)
         assert oracle["cost"] <= budget
@@ -70,7 +70,7 @@ def test_oracle_is_best_and_never_overspends(noisy_pool: Pool, rows: Rows) -> No
 
 def test_oracle_imitates_itself_exactly_under_ties(noisy_pool: Pool) -> None:
     few = noisy_pool.keep(noisy_pool.answers.position < 4)
-    table = few.table((1, 2, 4), method="windows")
+    table = few.table((1, 2, 4), windows=True)
     tied = solve(table, 1.3)
     assert (tied.choice != choose(table, tied.price)).any()
     found = {
@@ -87,7 +87,7 @@ def test_heuristic_has_the_costs_that_the_paper_reports() -> None:
     key = np.arange(200, dtype=np.uint64)
     length = np.random.default_rng(0).permutation(200).astype(np.float32)
     pool = Pool(answers, key, key, length[:, None], np.ones(len(answers.answer)))
-    table = pool.table((1, 2, 4, 8, 16), method="windows")
+    table = pool.table((1, 2, 4, 8, 16), windows=True)
     cost = []
     for budget, n_longest in ((1.5, 7), (2.0, 14), (3.0, 27)):
         level = allocate_heuristic(pool, table, budget)
@@ -134,7 +134,7 @@ def test_router_with_uninformative_features_imitates_only_training_questions(row
 
 
 def test_single_pass_accuracy_is_the_share_of_correct_samples(noisy_pool: Pool) -> None:
-    table = noisy_pool.table((1, 2, 4, 8), method="windows")
+    table = noisy_pool.table((1, 2, 4, 8), windows=True)
     features = add_single_pass_accuracy(noisy_pool, table).features
     correct = noisy_pool.answers.correct.reshape(100, 10)
     assert np.allclose(features[:, -1], correct.mean(axis=1))

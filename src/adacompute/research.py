@@ -13,7 +13,6 @@ from adacompute.api.estimators import (
     SequentialVotes,
     ValueRouter,
 )
-from adacompute.core.allocation.limits import solve_limits
 from adacompute.core.allocation.oracle import Frontier, dual, frontier
 from adacompute.core.answers import Answers
 from adacompute.core.types import Allocation, Level, Split
@@ -52,5 +51,4 @@ __all__ = [
     "estimate",
     "frontier",
     "grade",
-    "solve_limits",
 ]

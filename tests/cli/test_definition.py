@@ -53,14 +53,14 @@ def invoke(kind: type[Any], words: Sequence[str]) -> tuple[Any, Result]:
 
 def test_defaults_are_those_of_the_fields() -> None:
     found, result = invoke(SolveOptions, ["--budget", "2"])
-    assert (result.exit_code, found) == (0, SolveOptions(budget=2.0, price_as={}, limits={}))
+    assert (result.exit_code, found) == (0, SolveOptions(budget=2.0, price_as={}))
 
 
 @pytest.mark.parametrize(
     ("words", "changed"),
     [
         (["--levels", "1,3"], {"levels": (1, 3)}),
-        (["--method", "single"], {"method": "single"}),
+        (["--method", "windows"], {"method": "windows"}),
         (["--token-prices", "p.toml"], {"token_prices": Path("p.toml")}),
         (
             ["--config", "price-as=a=b", "--config", "price-as=c=d"],

@@ -20,7 +20,7 @@ from adacompute.core.allocation.cutoff import choose
 from adacompute.core.allocation.oracle import dual, frontier, solve
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.types import FloatArray, IntArray, UtilityTable
-from adacompute.core.utility import estimate
+from adacompute.core.utility import estimate, estimate_windows
 
 BudgetAt: TypeAlias = Callable[[UtilityTable, float], float]
 Spent: TypeAlias = Callable[[UtilityTable, IntArray], Fraction]
@@ -256,9 +256,9 @@ def test_the_oracle_is_optimistic_where_all_questions_are_alike() -> None:
     answer = rng.choice([0, 1, 2], size=questions * drawn, p=[0.4, 0.35, 0.25])
     answers = Answers(np.arange(questions + 1) * drawn, answer, answer == 0)
     many = rng.choice([0, 1, 2], size=200_000, p=[0.4, 0.35, 0.25]).reshape(1, -1)
-    truth = estimate(Answers.of(many.tolist(), (many == 0).tolist()), levels, method="windows")
+    truth = estimate_windows(Answers.of(many.tolist(), (many == 0).tolist()), levels)
     costs = np.array(levels, dtype=np.float64)
-    best = frontier(UtilityTable(truth.utility, costs)).utility_at(3.0)
+    best = frontier(UtilityTable(truth, costs)).utility_at(3.0)
     one, two = answers.halves(rng)
     chosen_on, scored_on = (
         estimate(half, levels, standard_errors=False).utility for half in (one, two)

@@ -154,18 +154,6 @@ def test_costs_of_another_shape_are_rejected(shape: tuple[int, ...]) -> None:
     utility = np.zeros((3, 4))
     with pytest.raises(DataError, match="cost must have shape"):
         UtilityTable(utility, np.ones(shape))
-    with pytest.raises(DataError, match="latency must have shape"):
-        UtilityTable(utility, np.ones(4), extra_costs={"latency": np.ones(shape)})
-
-
-def test_the_error_names_the_invalid_cost() -> None:
-    with pytest.raises(DataError, match=r"latency: costs .* got -1"):
-        UtilityTable(np.zeros((1, 2)), np.ones(2), extra_costs={"latency": np.array([-1.0, 1.0])})
-
-
-def test_standard_errors_of_another_shape_are_rejected() -> None:
-    with pytest.raises(DataError, match="standard_error"):
-        UtilityTable(np.zeros((1, 2)), np.ones(2), standard_error=np.zeros((2, 2)))
 
 
 def full_table() -> UtilityTable:
@@ -173,9 +161,6 @@ def full_table() -> UtilityTable:
         np.arange(12.0).reshape(4, 3),
         np.array([1.0, 2.0, 3.0]),
         np.array([9, 8, 7, 6], dtype=np.uint64),
-        extra_costs={"latency": np.arange(12.0).reshape(4, 3), "money": np.array([1.0, 1.0, 2.0])},
-        continuous=True,
-        standard_error=np.arange(12.0).reshape(4, 3) / 10,
     )
 
 
@@ -190,13 +175,6 @@ def test_take_keeps_all_fields(rows: slice) -> None:
     assert part.utility.tolist() == table.utility[rows].tolist()
     assert part.key.tolist() == table.key[rows].tolist()
     assert part.cost.tolist() == [1.0, 2.0, 3.0]
-    assert part.extra_costs["latency"].tolist() == table.extra_costs["latency"][rows].tolist()
-    assert part.extra_costs["money"].tolist() == [1.0, 1.0, 2.0]
-    assert part.continuous
-    assert table.standard_error is not None
-    assert part.standard_error is not None
-    assert part.standard_error.tolist() == table.standard_error[rows].tolist()
-    assert UtilityTable(table.utility, table.cost).take(rows).standard_error is None
 
 
 @given(st.from_type(UtilityTable), st.integers(1, 7))

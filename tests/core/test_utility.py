@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from adacompute.core import utility, votes
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.utility import estimate, probability_of_best
+from adacompute.core.utility import estimate, estimate_windows, probability_of_best
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,14 +48,6 @@ def by_majority(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fractio
     return leading_share(dict(Counter(a for a, _, _ in drawn if a != UNPARSED)), shares)
 
 
-def by_weight(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
-    totals: dict[int, float] = {}
-    for answer, _, score in drawn:
-        if answer != UNPARSED:
-            totals[answer] = totals.get(answer, 0.0) + score
-    return leading_share(totals, shares)
-
-
 def by_score(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
     del shares
     parsed = [(score, right) for answer, right, score in drawn if answer != UNPARSED]
@@ -70,7 +62,6 @@ def by_luck(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
 
 RULES: dict[str, Callable[[Iterable[Sample], dict[int, Fraction]], Fraction]] = {
     "majority": by_majority,
-    "weighted": by_weight,
     "best-of": by_score,
     "any": by_luck,
 }
@@ -124,22 +115,6 @@ def test_any_needs_no_score() -> None:
     assert estimate(answers, (2,), vote="any").utility.tolist() == [[pytest.approx(2 / 3)]]
 
 
-def test_weighted_is_near_the_average_over_all_subsets() -> None:
-    rng = np.random.default_rng(3)
-    answer = rng.integers(UNPARSED, 3, 24)
-    answers = Answers(np.arange(4) * 8, answer, answer == 0, rng.random(24))
-    found = estimate(answers, (1, 3, 8), vote="weighted", seed=5)
-    for row, pool in enumerate(pools(answers)):
-        for k, size in enumerate((1, 3, 8)):
-            expected = float(over_subsets(pool, size, "weighted"))
-            assert found.utility[row, k] == pytest.approx(expected, abs=4 * 0.5 / math.sqrt(400))
-    again = estimate(answers, (1, 3, 8), vote="weighted", seed=5)
-    assert np.array_equal(found.utility, again.utility)
-    assert not np.array_equal(
-        found.utility, estimate(answers, (1, 3, 8), vote="weighted", seed=6).utility
-    )
-
-
 def test_exact_agrees_with_random_subsets_of_many_samples() -> None:
     answers = draw_population(7, questions=6, samples_each=60, repeats=1)
     found = estimate(answers, (1, 5, 16, 32), standard_errors=False).utility
@@ -174,11 +149,12 @@ def test_exact_is_unbiased(levels: tuple[int, ...], size: int) -> None:
 def test_windows_vary_more_than_the_exact_estimator() -> None:
     questions, repeats = 40, 200
     answers = draw_population(11, questions, samples_each=48, repeats=repeats)
-    spread = {}
-    for method in ("exact", "windows"):
-        found = estimate(answers, (16,), method=method, standard_errors=False).utility
-        spread[method] = float(found.reshape(questions, repeats).var(axis=1, ddof=1).mean())
-    assert spread["windows"] > 1.3 * spread["exact"]
+    exact = estimate(answers, (16,), standard_errors=False).utility
+    spread, of_windows = (
+        float(found.reshape(questions, repeats).var(axis=1, ddof=1).mean())
+        for found in (exact, estimate_windows(answers, (16,)))
+    )
+    assert of_windows > 1.3 * spread
 
 
 def test_questions_are_processed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +169,7 @@ def test_questions_are_processed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> N
 def test_questions_may_differ_in_their_number_of_samples() -> None:
     answers = Answers.of([[0, 1, 1], [0, 0]], correct=[[True, False, False], [True, True]])
     assert estimate(answers, (2,)).utility.tolist() == [[pytest.approx(1 / 3)], [1.0]]
-    assert estimate(answers, (2,), method="windows").utility.tolist() == [[0.5], [1.0]]
+    assert estimate_windows(answers, (2,)).tolist() == [[0.5], [1.0]]
 
 
 def test_unparsed_samples_have_utility_zero() -> None:
@@ -272,35 +248,8 @@ def test_windows_average_the_votes_of_consecutive_samples() -> None:
     answers = Answers.of(
         [[0, 0, 1, 1, 1, 0, 2]], correct=[[True, True, False, False, False, True, False]]
     )
-    found = estimate(answers, (1, 2, 3, 7), method="windows")
-    assert found.utility[0].tolist() == pytest.approx([3 / 7, 0.5, 0.5, 0.5], abs=1e-12)
-    assert np.isnan(found.standard_error).all()
-
-
-def test_a_single_trial_is_the_first_window_with_ties_to_the_first_sample() -> None:
-    answers = Answers.of(
-        [[1, 0, 0, 2], [0, 1, UNPARSED, UNPARSED], [UNPARSED, UNPARSED, 0, 0]],
-        correct=[
-            [False, True, True, False],
-            [True, False, False, False],
-            [False, False, True, True],
-        ],
-    )
-    found = estimate(answers, (1, 2, 3), method="single").utility
-    assert found.tolist() == [[0.0, 0.0, 1.0], [1.0, 1.0, 1.0], [0.0, 0.0, 1.0]]
-
-
-@pytest.mark.parametrize(
-    ("vote", "expected"), [("weighted", 0.0), ("best-of", 0.0), ("any", 1.0), ("majority", 1.0)]
-)
-def test_a_single_trial_of_any_vote_is_one_vote(vote: str, expected: float) -> None:
-    answers = Answers(
-        np.array([0, 4]),
-        np.array([0, 0, 1, 0]),
-        np.array([True, True, False, True]),
-        np.array([0.1, 0.2, 0.9, 1.0]),
-    )
-    assert estimate(answers, (3,), method="single", vote=vote).utility.tolist() == [[expected]]
+    found = estimate_windows(answers, (1, 2, 3, 7))
+    assert found[0].tolist() == pytest.approx([3 / 7, 0.5, 0.5, 0.5], abs=1e-12)
 
 
 # Facts.
@@ -318,7 +267,7 @@ def test_windows_of_two_equal_one_sample_if_they_use_all() -> None:
     answers = draw_population(4, questions=100, samples_each=48, repeats=1)
     answers = answers.keep(answers.answer != UNPARSED)
     answers = answers.take(answers.n_samples % 2 == 0)
-    found = estimate(answers, (1, 2), method="windows").utility
+    found = estimate_windows(answers, (1, 2))
     assert len(found) > 20
     assert np.array_equal(found[:, 0], found[:, 1])
 
@@ -364,23 +313,21 @@ def test_levels_of_equal_utility_compare_equal() -> None:
 # What is refused.
 
 
-def test_an_unknown_method_or_vote_is_rejected() -> None:
+def test_an_unknown_vote_is_rejected() -> None:
     answers = Answers.of([[0]], correct=[[True]])
-    with pytest.raises(ConfigError, match="'guess'"):
-        estimate(answers, (1,), method="guess")
     with pytest.raises(ConfigError, match="'plurality'"):
         estimate(answers, (1,), vote="plurality")
 
 
 @pytest.mark.parametrize("levels", [(1, 3), (0, 1), ()])
 def test_levels_above_the_samples_are_rejected(levels: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match="lower the levels or collect more"):
-        estimate(Answers.of([[0, 0]], correct=[[True, True]]), levels)
+    for function in (estimate, estimate_windows):
+        with pytest.raises(DataError, match="lower the levels or collect more"):
+            function(Answers.of([[0, 0]], correct=[[True, True]]), levels)
 
 
-@pytest.mark.parametrize("vote", ["weighted", "best-of"])
 @pytest.mark.parametrize("score", [None, [np.nan, 0.1], [0.1, np.inf]])
-def test_votes_by_score_need_finite_scores(vote: str, score: list[float] | None) -> None:
+def test_votes_by_score_need_finite_scores(score: list[float] | None) -> None:
     offsets: IntArray = np.array([0, 2])
     answers = Answers(
         offsets,
@@ -389,7 +336,7 @@ def test_votes_by_score_need_finite_scores(vote: str, score: list[float] | None)
         None if score is None else np.array(score),
     )
     with pytest.raises(DataError, match="needs a finite score"):
-        estimate(answers, (1,), vote=vote)
+        estimate(answers, (1,), vote="best-of")
 
 
 def test_scores_of_unparsed_samples_are_ignored() -> None:
@@ -399,13 +346,12 @@ def test_scores_of_unparsed_samples_are_ignored() -> None:
         np.array([True, False, False]),
         np.array([0.9, 0.1, np.nan]),
     )
-    for vote in ("weighted", "best-of"):
-        assert estimate(answers, (3,), vote=vote).utility.tolist() == [[1.0]]
+    assert estimate(answers, (3,), vote="best-of").utility.tolist() == [[1.0]]
 
 
 def test_probabilities_that_underflow_are_rejected() -> None:
     answers = draw_population(0, questions=1, samples_each=1060, repeats=1)
-    with pytest.raises(DataError, match="'windows'"):
+    with pytest.raises(DataError, match="lower the levels"):
         estimate(answers, (1, 1060))
 
 

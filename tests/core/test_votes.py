@@ -12,7 +12,6 @@ from hypothesis.extra.numpy import arrays
 from adacompute.core.answers import UNPARSED
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.votes import (
-    best_of_accuracy,
     majority_accuracy,
     running_accuracy,
     tally,
@@ -70,19 +69,6 @@ def test_weighted_accuracy_agrees_with_adding_up(
 
 
 @given(votes)
-def test_best_of_takes_the_largest_score(
-    vote: tuple[IntArray, FloatArray, FloatArray],
-) -> None:
-    answer, right, score = vote
-    expected = []
-    for a, r, s in zip(answer.tolist(), right.tolist(), score.tolist(), strict=True):
-        parsed = [(y, x) for x, y, z in zip(r, s, a, strict=True) if z != UNPARSED]
-        top = [x for y, x in parsed if y == max(parsed)[0]]
-        expected.append(sum(top) / len(top) if top else 0.0)
-    assert np.allclose(best_of_accuracy(answer, right, score), expected, atol=1e-15, rtol=0)
-
-
-@given(votes)
 def test_the_winner_is_the_first_sample_of_the_leading_class_seen_first(
     vote: tuple[IntArray, FloatArray, FloatArray],
 ) -> None:
@@ -98,7 +84,6 @@ def test_weights_of_unparsed_samples_are_ignored() -> None:
     for weight in (np.nan, np.inf, -np.inf):
         weights = np.array([[0.6, weight, 0.5, weight]])
         assert majority_accuracy(answer, share, weights).tolist() == [1.0]
-        assert best_of_accuracy(answer, share, weights).tolist() == [1.0]
 
 
 def prefix_counts(answer: list[int]) -> list[int]:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import DataError
-from adacompute.core.utility import estimate
+from adacompute.core.utility import estimate_windows
 from adacompute.datasets.rows import QUESTION_SCHEMA, SAMPLE_SCHEMA, read_questions, read_samples
 from adacompute.storage.store import encode_samples
 
@@ -95,8 +95,8 @@ def test_window_means_are_those_that_the_files_are_described_by(
     name: str, means: tuple[float, ...]
 ) -> None:
     answers = encode_samples(read_samples(DATA / f"samples/{name}.parquet")).answers
-    found = estimate(answers, (1, 2, 4, 8, 16)[: len(means)], method="windows")
-    np.testing.assert_allclose(100 * found.utility.mean(axis=0), means, rtol=0, atol=0.051)
+    found = estimate_windows(answers, (1, 2, 4, 8, 16)[: len(means)])
+    np.testing.assert_allclose(100 * found.mean(axis=0), means, rtol=0, atol=0.051)
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "\t\n", "\u00a0"])

@@ -109,8 +109,6 @@ def test_stages_use_token_prices_and_notice_changes(
     prices.write_text(PRICES.replace("8", "80"))
     expensive = solve_run(run, budget=1e-2, unit="money", token_prices=prices)
     assert expensive["cost"] > 26e-4
-    limited = solve_run(run, budget=3.0, limits={"money": 4e-3}, token_prices=prices)
-    assert limited["limits"]["money"]["cost"] <= 4e-3
 
 
 def test_evaluation_uses_token_prices_and_notices_changes(
@@ -214,18 +212,17 @@ def test_a_few_missing_costs_are_the_mean_of_their_question(make_run: Make, rows
             **rows[0],
             "question_id": name,
             "sample": i,
-            "completion": None,
-            "completion_chars": 10 * (k + 1) + i % 2,
+            "completion_tokens": 10 * (k + 1) + i % 2,
         }
         for k, name in enumerate(ids[:2])
         for i in range(100)
     ]
-    many[7]["completion_chars"] = None
-    costs = sample_costs(recorded(make_run(many)), "characters")
-    expected = np.mean([row["completion_chars"] for row in many[:100] if row is not many[7]])
+    many[7]["completion_tokens"] = None
+    costs = sample_costs(recorded(make_run(many)), "tokens")
+    expected = np.mean([row["completion_tokens"] for row in many[:100] if row is not many[7]])
     assert costs[7] == pytest.approx(expected)
-    assert costs[8] == many[8]["completion_chars"]
+    assert costs[8] == many[8]["completion_tokens"]
     for row in many[:3]:
-        row["completion_chars"] = None
-    with pytest.raises(DataError, match="completion_chars"):
-        sample_costs(recorded(make_run(many)), "characters")
+        row["completion_tokens"] = None
+    with pytest.raises(DataError, match="completion_tokens"):
+        sample_costs(recorded(make_run(many)), "tokens")

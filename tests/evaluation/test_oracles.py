@@ -79,7 +79,7 @@ def test_oracle_reports_its_real_cost_below_the_budget(
 def test_in_sample_oracle_uses_five_levels_and_windows(small: Pool) -> None:
     cost, value = in_sample_oracle(small, (2.0,))[2.0]
     samples = tuple(n for n in PAPER_LEVELS if n <= 12)
-    expected = solve(small.table(samples, method="windows"), 2.0)
+    expected = solve(small.table(samples, windows=True), 2.0)
     assert samples == (1, 2, 4, 8)
     assert cost == expected.mixed_cost == pytest.approx(2.0)
     assert value.mean() == pytest.approx(expected.mixed_utility)

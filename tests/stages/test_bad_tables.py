@@ -110,7 +110,7 @@ def mutated(draw: st.DrawFn, table: pa.Table) -> pa.Table:
 
 
 BUDGET = st.sampled_from([0.0, -1.0, 0.5, 1.0, 1.5, 2.0, 4.0, 1e300, 5e-324, math.nan, math.inf])
-UNIT = st.sampled_from(["samples", "samples", "tokens", "characters", "seconds", "latency"])
+UNIT = st.sampled_from(["samples", "samples", "tokens", "money"])
 LEVELS = st.sampled_from([(1,), (1,), (1, 2), (1, 2), (1, 2, 4), (2,), (3, 8), (1, 10**30)])
 QUICK_POLICIES = [
     "fixed",
@@ -140,8 +140,8 @@ def attempt(stage: Callable[..., dict[str, Any]], *arguments: Any, **options: An
     table=tables(),
     grader=st.sampled_from([None, None, "numeric", "exact", "choice"]),
     levels=LEVELS,
-    method=st.sampled_from(["exact", "windows", "single"]),
-    vote=st.sampled_from(["majority", "majority", "weighted", "best-of", "any"]),
+    method=st.sampled_from(["exact", "windows"]),
+    vote=st.sampled_from(["majority", "majority", "best-of", "any"]),
     budgets=st.lists(BUDGET, min_size=2, max_size=2),
     units=st.lists(UNIT, min_size=2, max_size=2),
     policies=st.lists(st.sampled_from(QUICK_POLICIES), max_size=2),
@@ -170,7 +170,6 @@ def test_any_table_gives_results_or_expected_errors(
             attempt(grade_run, run, grader=grader)
         if attempt(estimate_run, run, levels=levels, method=method, vote=vote):
             attempt(solve_run, run, budget=budgets[0], unit=units[0])
-            attempt(solve_run, run, budget=2.0, limits={units[1]: budgets[1]})
         attempt(
             evaluate_run,
             run,

@@ -37,15 +37,6 @@ def majority(samples: tuple[dict[str, Any], ...]) -> float:
     return leaders.count("7") / len(leaders) if leaders else 0.0
 
 
-def weighted(samples: tuple[dict[str, Any], ...]) -> float:
-    weight: dict[str, float] = {}
-    for row in samples:
-        if row["answer"] is not None:
-            own = math.exp(np.float32(row["mean_logprob"]))
-            weight[row["answer"]] = weight.get(row["answer"], 0.0) + own
-    return float(max(weight, key=lambda answer: weight[answer]) == "7") if weight else 0.0
-
-
 def best(samples: tuple[dict[str, Any], ...]) -> float:
     read = [row for row in samples if row["answer"] is not None]
     return float(max(read, key=lambda row: row["mean_logprob"])["correct"]) if read else 0.0
@@ -91,7 +82,6 @@ def test_estimate_runs_again_when_an_argument_changes(run: Path, change: dict[st
         ("majority", majority, 1e-12),
         ("best-of", best, 1e-12),
         ("any", some, 1e-12),
-        ("weighted", weighted, 0.02),  # by 400 random subsets a question
     ],
 )
 def test_utilities_are_means_over_all_subsets(
@@ -104,13 +94,11 @@ def test_utilities_are_means_over_all_subsets(
     np.testing.assert_allclose(found, truth, atol=tolerance, rtol=0)
 
 
-def test_windows_and_single_use_samples_in_order(run: Path, rows: Rows) -> None:
+def test_windows_use_samples_in_order(run: Path, rows: Rows) -> None:
     windows = estimate_run(run, levels=(4,), method="windows")["levels"][0]["utility"]
     own = by_question(rows).values()
     truth = [majority(tuple(q[at : at + 4])) for q in own for at in (0, 4)]
     assert windows == pytest.approx(np.mean(truth))
-    single = estimate_run(run, levels=(1,), method="single")["levels"][0]["utility"]
-    assert single == pytest.approx(np.mean([q[0]["correct"] for q in own]))
 
 
 def test_standard_error_is_over_questions(

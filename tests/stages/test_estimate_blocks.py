@@ -62,7 +62,7 @@ def test_blocks_give_the_utilities_of_the_whole_run(
 
 @pytest.mark.usefixtures("in_blocks")
 def test_options_that_need_the_whole_run_are_refused(run: Path) -> None:
-    every: list[dict[str, Any]] = [{"method": "posterior"}, {"vote": "best-of"}, {"unit": "tokens"}]
+    every: list[dict[str, Any]] = [{"method": "windows"}, {"vote": "best-of"}, {"unit": "tokens"}]
     for options in every:
         with pytest.raises(ConfigError, match="blocks"):
             estimate_run(run, levels=(1, 2), **options)

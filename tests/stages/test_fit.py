@@ -177,7 +177,7 @@ def test_invalid_options_are_refused_before_anything_is_written(
 
 
 def test_infeasible_budgets_are_refused_before_training(many: Path, tmp_path: Path) -> None:
-    options = {**QUICK, "budget": 0.1, "unit": "characters"}
+    options = {**QUICK, "budget": 0.1, "unit": "tokens"}
     with pytest.raises(InfeasibleBudget, match=r"0\.1"):
         fit_run(str(many), out=tmp_path / "bundle", **options)
     assert not (tmp_path / "bundle" / "bundle.json").exists()

@@ -64,10 +64,9 @@ def test_evaluate_calibrate_and_report_give_the_same_accuracy_gain_and_interval(
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not EXAMS.exists(), reason="recorded samples are not there: ADACOMPUTE_DATA")
-@pytest.mark.parametrize("unit", ["characters"])
-def test_the_commands_agree_on_a_thousand_exam_questions(tmp_path: Path, unit: str) -> None:
+def test_the_commands_agree_on_a_thousand_exam_questions(tmp_path: Path) -> None:
     import_samples(EXAMS, tmp_path / "run")
-    compare_commands(tmp_path / "run", tmp_path, "sequential", ("--unit", unit))
+    compare_commands(tmp_path / "run", tmp_path, "sequential", ())
 
 
 def compare_commands(run: Path, place: Path, policy: str, costs: tuple[object, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import assert_type
 
 import numpy as np
@@ -31,7 +30,6 @@ from adacompute.research import (
     dual,
     estimate,
     frontier,
-    solve_limits,
 )
 
 utility = np.array([[0.9, 0.9], [0.2, 0.8]])
@@ -52,14 +50,6 @@ assert_type(found.split.probability, NDArray[np.float64])
 assert_type(found.shares(2), NDArray[np.float64])
 assert_type(dual(table, 0.1, 2.5), float)
 
-extra_costs = UtilityTable(
-    utility,
-    np.array([[1.0, 4.0], [1.0, 2.0]]),
-    np.array([7, 8], dtype=np.uint64),
-    extra_costs={"latency": np.array([1.0, 2.0])},
-)
-assert_type(solve_limits(extra_costs, 4.0, {"latency": 1.5}).prices, Mapping[str, float])
-
 curve = frontier(table)
 assert_type(curve, Frontier)
 assert_type(curve.utility_at(2.0), float)
@@ -67,7 +57,7 @@ assert_type(curve.price_at(2.0), float)
 
 answers = Answers.of([[0, 0, 1, -1]], correct=[[True, True, False, False]])
 assert_type(answers.n_samples, NDArray[np.int64])
-worth = estimate(answers, (1, 2, 4), method="windows", vote="majority")
+worth = estimate(answers, (1, 2, 4), vote="majority")
 assert_type(worth, Estimate)
 assert_type(worth.utility, NDArray[np.float64])
 assert_type(UtilityTable(worth.utility, np.array([1.0, 2.0, 4.0])), UtilityTable)

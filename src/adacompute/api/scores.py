@@ -42,8 +42,8 @@ class Scores(Tabular):
     """Cost and accuracy of policies at mean budgets, with their differences to the mixture.
 
     ``rows`` holds one dictionary per policy and budget; all shares are fractions. ``headroom`` is
-    the share of the static oracle's gain over the mixture that the policy recovers. ``n_imputed``
-    counts likely samples that were added where questions have few. Accuracies are means over
+    the share of the static oracle's gain over the mixture that the policy recovers. ``n_excluded``
+    counts the questions with too few samples, which are left out. Accuracies are means over
     ``n_assignments`` random assignments of questions to folds. ``today`` says for each policy
     what it saves, compared with what is run now.
     """
@@ -53,7 +53,6 @@ class Scores(Tabular):
     n_questions: int
     n_independent: int
     n_excluded: int
-    n_imputed: int
     n_assignments: int
     samples_per_question: int
     levels: tuple[int, ...]
@@ -83,11 +82,11 @@ class Scores(Tabular):
     def _title(self) -> str:
         copies = describe_copies(self.n_questions, self.n_independent)
         mean = describe_assignments(self.n_assignments)
-        imputed = f" ({self.n_imputed} of all imputed)" if self.n_imputed else ""
+        excluded = f", {self.n_excluded} left out" if self.n_excluded else ""
         capped = f"; headroom with at most {self._largest_kept()}" if self.levels_excluded else ""
         return (
             f"Scores on {self.n_questions}{copies} held-out questions, {self.samples_per_question} "
-            f"samples each{imputed}{mean}; budgets in {self.unit} per question{capped}"
+            f"samples each{excluded}{mean}; budgets in {self.unit} per question{capped}"
         )
 
     def _repr_html_(self) -> str:

@@ -51,8 +51,6 @@ UNIFORM = ("fixed", "mixture", "oracle")
 METHODS = {
     "exact": "mean over all subsets of the recorded samples",
     "windows": "the paper's windows of consecutive samples",
-    "single": "the first samples of each question",
-    "posterior": "posterior mean given the samples of all questions",
 }
 
 
@@ -95,8 +93,8 @@ def print_import(result: Result) -> None:
         )
     if result["min_samples"] < result["max_samples"]:
         print_text(
-            "All samples are used. Where a question has too few, the scores use likely further "
-            "samples, drawn from a model of how questions like these are answered."
+            "Policies are fitted and scored on as many samples as nine out of ten questions have; "
+            "questions with fewer are left out."
         )
     if result["without_text"]:
         print_text(
@@ -167,12 +165,6 @@ def print_solution(result: Result, budget: float) -> None:
             f"{format_amount(result['mixed_cost'], unit)}, for an accuracy of "
             f"{format_percent(result['mixed_utility'])}."
         )
-    limits = [
-        {"Limit": name, "Allowed": one["limit"], "Mean": one["cost"], "Price": one["price"]}
-        for name, one in result.get("limits", {}).items()
-    ]
-    if limits:
-        print_rows("Limits", limits)
 
 
 def print_training(result: Result) -> None:

@@ -172,9 +172,7 @@ class UtilityTable:
 
     ``utility`` is (N, K) in any unit. ``cost`` is (K,) if it is the same for all questions, else
     (N, K). ``key`` identifies each question when ties are broken; the default is its row number.
-    ``extra_costs`` holds further costs by name, each (K,) or (N, K), for budgets on several costs.
-    If ``continuous``, the levels are knots of a piecewise linear utility and any cost between two
-    knots can be chosen. ``rounding`` is the mean amount by which costs of the cheapest levels were
+    ``rounding`` is the mean amount by which costs of the cheapest levels were
     rounded up.
 
     >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1, 4]))
@@ -185,9 +183,6 @@ class UtilityTable:
     utility: FloatArray
     cost: FloatArray
     key: KeyArray = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
-    extra_costs: Mapping[str, FloatArray] = field(default_factory=dict)
-    continuous: bool = False
-    standard_error: FloatArray | None = None
     rounding: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -205,30 +200,17 @@ class UtilityTable:
             key = np.arange(len(utility), dtype=np.uint64)
         if key.shape != (len(utility),):
             raise DataError(f"key must have shape ({len(utility)},), got {key.shape}")
-        if self.standard_error is not None and np.shape(self.standard_error) != utility.shape:
-            raise DataError(f"standard_error must have the shape of utility, {utility.shape}")
-        extra_costs = {
-            name: self._round_costs(name, c, utility.shape) for name, c in self.extra_costs.items()
-        }
         unrounded = np.asarray(self.cost, dtype=np.float64)
-        cost = self._round_costs("cost", unrounded, utility.shape)
+        cost = quantise_cost(unrounded)
+        if cost.shape not in (utility.shape, utility.shape[1:]):
+            shape = utility.shape
+            raise DataError(f"cost must have shape {shape[1:]} or {shape}, got {cost.shape}")
         if cost is not unrounded and cost.size:
             rounding = float((cost.min(axis=-1) - unrounded.min(axis=-1)).mean())
             object.__setattr__(self, "rounding", rounding)
         object.__setattr__(self, "utility", utility)
         object.__setattr__(self, "cost", cost)
         object.__setattr__(self, "key", key)
-        object.__setattr__(self, "extra_costs", extra_costs)
-
-    @staticmethod
-    def _round_costs(name: str, cost: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-        try:
-            rounded = quantise_cost(cost)
-        except DataError as error:
-            raise DataError(f"{name}: {error}") from None
-        if rounded.shape not in (shape, shape[1:]):
-            raise DataError(f"{name} must have shape {shape[1:]} or {shape}, got {rounded.shape}")
-        return rounded
 
     def __len__(self) -> int:
         return len(self.utility)
@@ -245,17 +227,10 @@ class UtilityTable:
 
     def take(self, rows: slice | IntArray | BoolArray) -> UtilityTable:
         """Return these questions."""
-
-        def of(cost: FloatArray) -> FloatArray:
-            return cost if cost.ndim == 1 else cost[rows]
-
         return _without_checks(
             utility=self.utility[rows],
-            cost=of(self.cost),
+            cost=self.cost if self.cost.ndim == 1 else self.cost[rows],
             key=self.key[rows],
-            extra_costs={name: of(cost) for name, cost in self.extra_costs.items()},
-            continuous=self.continuous,
-            standard_error=None if self.standard_error is None else self.standard_error[rows],
             rounding=self.rounding,
         )
 
@@ -276,16 +251,13 @@ class UtilityTable:
 
 
 def join_tables(tables: Sequence[UtilityTable]) -> UtilityTable:
-    """Concatenate the questions of tables. Extra costs and standard errors are dropped."""
+    """Concatenate the questions of tables."""
     first = tables[0].cost
     shared = all(table.cost.ndim == 1 and np.array_equal(table.cost, first) for table in tables)
     return _without_checks(
         utility=np.concatenate([table.utility for table in tables]),
         cost=first if shared else np.concatenate([table.costs for table in tables]),
         key=np.concatenate([table.key for table in tables]),
-        extra_costs={},
-        continuous=False,
-        standard_error=None,
     )
 
 
@@ -320,8 +292,7 @@ class Allocation:
     ``cost`` and ``utility`` are the means of the deterministic ``choice``, which never overspends.
     ``mixed_cost`` and ``mixed_utility`` are the means with the ``split``. Within the budget, no
     static policy over this table, randomised or not, has a utility above ``bound``; ``gap`` is the
-    difference to ``utility``. ``prices`` and ``costs`` are those of further costs, by name.
-    ``amount`` is the cost of each question on a continuous table.
+    difference to ``utility``.
     """
 
     choice: IntArray
@@ -332,9 +303,6 @@ class Allocation:
     split: Split
     mixed_cost: float
     mixed_utility: float
-    prices: Mapping[str, float] = field(default_factory=dict)
-    costs: Mapping[str, float] = field(default_factory=dict)
-    amount: FloatArray | None = None
 
     @property
     def gap(self) -> float:

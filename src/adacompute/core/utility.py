@@ -1,9 +1,8 @@
 """Utility: the value of each number of samples on each question, from R recorded samples.
 
-    exact     the expectation over all subsets of b samples, a finite sum over the counts of the
-              answer classes: unbiased, with the smallest possible variance
-    windows   the paper's estimator: cut the samples into R // b windows and average their votes
-    single    one trial of b samples, ties to the first answer: the paper's R = 1
+``estimate`` is the expectation over all subsets of b samples, a finite sum over the counts of the
+answer classes: unbiased, with the smallest possible variance. ``estimate_windows`` is the paper's
+estimator: it cuts the samples into R // b windows and averages their votes.
 
 The majority of a random subset depends only on how many samples of each class are in it. A subset
 of fixed size is a set of independent coin flips given the number of heads, so class counts are
@@ -26,12 +25,11 @@ from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from adacompute.core.types import FloatArray, IntArray
 
-METHODS = ("exact", "windows", "single")
-VOTES = ("majority", "weighted", "best-of", "any")
+VOTES = ("majority", "best-of", "any")
 BLOCK_SIZE = 2048
 """Rows processed at a time: their polynomials fit into the cache of one core."""
 
@@ -42,15 +40,12 @@ DIGITS = 12
 """Decimal digits of utilities. Levels with equal utility must compare equal, because the solver
 breaks ties in favour of the cheaper level; without rounding it would pay for rounding errors."""
 
-N_SUBSETS = 400
-"""Random subsets per question for the weighted vote, which has no closed form."""
-
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
     """Utility of each number of samples on each question, (N, K), with standard errors.
 
-    The standard error is NaN at b = R and for estimators other than ``exact``.
+    The standard error is NaN at b = R and for votes other than the majority.
     """
 
     utility: FloatArray
@@ -61,10 +56,8 @@ def estimate(
     answers: Answers,
     levels: Sequence[int],
     *,
-    method: str = "exact",
     vote: str = "majority",
     standard_errors: bool = True,
-    seed: int = 0,
 ) -> Estimate:
     """Estimate the probability of a correct answer at each level, a number of samples.
 
@@ -72,27 +65,15 @@ def estimate(
     >>> estimate(answers, (1, 2, 4)).utility.tolist()
     [[0.5, 0.5, 0.5]]
     """
-    if method not in METHODS or vote not in VOTES:
-        raise ConfigError(
-            f"method must be one of {METHODS} and vote one of {VOTES}, got {method!r} and {vote!r}"
-        )
-    max_samples = max(levels, default=0)
-    fewest = int(answers.n_samples.min(initial=max_samples))
-    if fewest < max_samples or min(levels, default=0) < 1:
-        raise DataError(
-            f"levels {tuple(levels)} need {max(1, max_samples)} samples of every question, one has "
-            f"{fewest}: lower the levels or collect more samples"
-        )
+    if vote not in VOTES:
+        raise ConfigError(f"vote must be one of {VOTES}, got {vote!r}")
+    _check_levels(answers, levels)
     if vote == "any":  # the best sample is a correct one
         answers, vote = replace(answers, score=answers.correct.astype(np.float64)), "best-of"
     if vote != "majority" and not _has_scores(answers):
         raise DataError(f"vote {vote!r} needs a finite score for every parsed sample")
     error = np.full((len(answers), len(levels)), np.nan)
-    if method != "exact":
-        utility = _windows(answers, levels, vote=vote, first_only=method == "single")
-    elif vote == "weighted":
-        utility = _random_subsets(answers, levels, seed=seed)
-    elif vote == "majority":
+    if vote == "majority":
         counts, kind_of = answers.count_kinds()
         size, correct, unparsed = (one.astype(np.float64) for one in counts)
         utility = _over_subsets(size, correct, unparsed, levels)[kind_of]
@@ -103,20 +84,39 @@ def estimate(
     return Estimate(np.round(utility, DIGITS), error)
 
 
+def estimate_windows(answers: Answers, levels: Sequence[int]) -> FloatArray:
+    """Return the paper's estimate of each level, (N, K): the mean vote of consecutive windows.
+
+    >>> answers = Answers.of([[0, 0, 1, 1]], correct=[[True, True, False, False]])
+    >>> estimate_windows(answers, (1, 2, 3)).tolist()
+    [[0.5, 0.5, 1.0]]
+    """
+    _check_levels(answers, levels)
+    answer, class_accuracy = answers.answer, answers.class_accuracy
+    utility = np.empty((len(answers), len(levels)))
+    for rows, index in _blocks(answers):
+        for k, size in enumerate(levels):
+            n_windows = index.shape[1] // size
+            window = index[:, : n_windows * size].reshape(-1, size)
+            voted = votes.majority_accuracy(answer[window], class_accuracy[window])
+            utility[rows, k] = voted.reshape(len(rows), n_windows).mean(axis=1)
+    return np.round(utility, DIGITS)
+
+
+def _check_levels(answers: Answers, levels: Sequence[int]) -> None:
+    """Refuse levels above the samples of a question."""
+    max_samples = max(levels, default=0)
+    fewest = int(answers.n_samples.min(initial=max_samples))
+    if fewest < max_samples or min(levels, default=0) < 1:
+        raise DataError(
+            f"levels {tuple(levels)} need {max(1, max_samples)} samples of every question, one has "
+            f"{fewest}: lower the levels or collect more samples"
+        )
+
+
 def _has_scores(answers: Answers) -> bool:
     score = answers.score
     return score is not None and bool(np.isfinite(score[answers.answer != UNPARSED]).all())
-
-
-def _vote_accuracy(answers: Answers, vote: str) -> Callable[[IntArray], FloatArray]:
-    """Return a function from (M, n) sample indices to the accuracy of each vote."""
-    answer, score, class_accuracy = answers.answer, answers.score, answers.class_accuracy
-    if vote == "majority" or score is None:
-        return lambda i: votes.majority_accuracy(answer[i], class_accuracy[i])
-    if vote == "weighted":
-        return lambda i: votes.majority_accuracy(answer[i], class_accuracy[i], score[i])
-    correct = answers.correct.astype(np.float64)
-    return lambda i: votes.best_of_accuracy(answer[i], correct[i], score[i])
 
 
 def _blocks(answers: Answers) -> Iterator[tuple[IntArray, IntArray]]:
@@ -124,36 +124,6 @@ def _blocks(answers: Answers) -> Iterator[tuple[IntArray, IntArray]]:
     for rows, index in answers.groups():
         for start in range(0, len(rows), BLOCK_SIZE):
             yield rows[start : start + BLOCK_SIZE], index[start : start + BLOCK_SIZE]
-
-
-def _windows(answers: Answers, levels: Sequence[int], *, vote: str, first_only: bool) -> FloatArray:
-    """Average the votes of consecutive windows, or take the first window only."""
-    accuracy = _vote_accuracy(answers, vote)
-    utility = np.empty((len(answers), len(levels)))
-    for rows, index in _blocks(answers):
-        for k, size in enumerate(levels):
-            n_windows = 1 if first_only else index.shape[1] // size
-            window = index[:, : n_windows * size].reshape(-1, size)
-            if first_only and vote == "majority":
-                # Without any parsed answer −1 is the last sample, which is not correct either.
-                winner = votes.winner(answers.answer[window])
-                utility[rows, k] = answers.correct[window[np.arange(len(window)), winner]]
-            else:
-                utility[rows, k] = accuracy(window).reshape(len(rows), n_windows).mean(axis=1)
-    return utility
-
-
-def _random_subsets(answers: Answers, levels: Sequence[int], *, seed: int) -> FloatArray:
-    """Average weighted votes over random subsets."""
-    accuracy = _vote_accuracy(answers, "weighted")
-    rng = np.random.default_rng(seed)
-    utility = np.empty((len(answers), len(levels)))
-    for rows, index in answers.groups():
-        for row, samples in zip(rows, index, strict=True):
-            order = np.argsort(rng.random((N_SUBSETS, len(samples))), axis=1)
-            for k, size in enumerate(levels):
-                utility[row, k] = accuracy(samples[order[:, :size]]).mean()
-    return utility
 
 
 def _order_statistics(answers: Answers, levels: Sequence[int]) -> FloatArray:
@@ -250,7 +220,7 @@ def _polynomials(
     if bool((probability < MIN_PROBABILITY).any()):
         raise DataError(
             f"levels {tuple(levels)} of {int(total.max())} samples are too large for the exact "
-            "estimator: use method 'windows'"
+            "estimator: lower the levels"
         )
     pick = np.stack([_binomial(size, heads, max_samples) for size in counts])
     rest = _binomial(unparsed, heads, max_samples)

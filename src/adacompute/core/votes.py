@@ -49,14 +49,6 @@ def running_accuracy(
     return value
 
 
-def best_of_accuracy(answer: IntArray, correct: FloatArray, score: FloatArray) -> FloatArray:
-    """Probability that the sample with the largest score is correct, (M,)."""
-    parsed = answer != UNPARSED
-    value = np.where(parsed, score, -np.inf)
-    best = (value == value.max(axis=1, keepdims=True)) & parsed
-    return _ratio((best * correct).sum(axis=1), best.sum(axis=1))
-
-
 def winner(answer: IntArray, *, logprob: FloatArray | None = None) -> IntArray:
     """Return the first sample of each vote's winning class, −1 if no answer could be parsed.
 

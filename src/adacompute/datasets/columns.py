@@ -46,10 +46,7 @@ SAMPLE_COLUMNS: Mapping[str, tuple[Any, str]] = {
     ),
     "completion_chars": (
         pa.int32(),
-        (
-            "its length in characters, for budgets in this unit; counted from ``completion`` if "
-            "the column is absent"
-        ),
+        ("its length in characters; counted from ``completion`` if the column is absent"),
     ),
     "completion_tokens": (
         pa.int32(),

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
-from adacompute.core.utility import probability_of_best
 from adacompute.spending.token_prices import (
     PUBLIC_SUFFIX,
     TokenPriceList,
@@ -31,14 +30,8 @@ if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, FloatArray
     from adacompute.storage.store import SampleSet
 
-UNITS = ("samples", "tokens", "characters", "money", "seconds")
-COST_COLUMNS = {
-    "tokens": "completion_tokens",
-    "characters": "completion_chars",
-    "money": "cost",
-    "seconds": "latency_s",
-    "latency": "latency_s",
-}
+UNITS = ("samples", "tokens", "money")
+COST_COLUMNS = {"tokens": "completion_tokens", "money": "cost"}
 MILLION = 1e6
 MAX_MISSING = 0.01
 """Share of samples without a recorded cost up to which the mean of their question is used."""
@@ -181,9 +174,7 @@ def sample_costs(
     if unit == "samples":
         return np.ones(len(recorded.answers.answer))
     if unit not in UNITS:
-        raise ConfigError(
-            f"unit must be one of {', '.join(UNITS)}, or latency in a limit, not {unit!r}"
-        )
+        raise ConfigError(f"unit must be one of {', '.join(UNITS)}, not {unit!r}")
     if unit == "money" and prices is not None:
         prompt, completion = _token_costs(recorded, prices)
         return prompt / np.maximum(_counts(recorded, "samples_per_call"), 1) + completion
@@ -299,20 +290,8 @@ def _prices_by_model(
 def level_costs(
     recorded: SampleSet, unit: str, levels: tuple[int, ...], prices: TokenPriceList | None = None
 ) -> FloatArray:
-    """Return the expected cost of each level on each question: (K,) for samples, else (N, K).
-
-    Costs add up over samples, except for latency: the samples of a level run in parallel, so its
-    latency is that of the slowest, the expected maximum over a random subset of the samples.
-    """
+    """Return the expected cost of each level on each question: (K,) for samples, else (N, K)."""
     if unit == "samples":
         return np.asarray(levels, dtype=np.float64)
-    if unit == "latency":
-        result = np.empty((len(recorded.answers), len(levels)))
-        values = _recorded_costs(recorded, unit)
-        for rows, index in recorded.answers.groups():
-            ranked = np.sort(values[index], axis=1)
-            for k, size in enumerate(levels):
-                result[rows, k] = ranked @ probability_of_best(index.shape[1], size)
-        return result
     mean = _mean_by_question(recorded, sample_costs(recorded, unit, prices))
     return np.asarray(mean[:, None] * np.asarray(levels))

@@ -47,9 +47,6 @@ MIN_ORDERS, MAX_ORDERS = 4, 400_000
 N_ASSIGNMENTS, MAX_ASSIGNED = 3, 4096
 """Assignments of questions to folds that scores are means of; one suffices for more questions."""
 
-MAX_REFILLED = 32
-"""Experiments with samples imputed from other training questions that are kept in memory."""
-
 DEFAULT_ARM = "default"
 
 
@@ -86,8 +83,6 @@ class Experiment:
     memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
     """Scores and fits of policies that were computed already."""
 
-    _refilled: dict[bytes, Experiment] = field(default_factory=dict, init=False, repr=False)
-
     @cached_property
     def key(self) -> str:
         """Hash of the samples and of all options, by which results are kept."""
@@ -102,20 +97,6 @@ class Experiment:
         """Return a policy fitted to all questions; it is fitted once."""
         every = np.arange(len(self.pool))
         return self.memory.remember(("final fit", factory), lambda: factory(self, every))
-
-    def refill(self, train: IntArray) -> Experiment:
-        """Return the experiment whose imputed samples come from training questions alone.
-
-        It is the same one if no samples are imputed, or if all questions are for training.
-        """
-        if self.pool.is_recorded is None or len(train) == len(self.pool):
-            return self
-        key = train.tobytes()
-        if key not in self._refilled:
-            if len(self._refilled) >= MAX_REFILLED:
-                del self._refilled[next(iter(self._refilled))]
-            self._refilled[key] = replace(self, pool=self.pool.refill(train))
-        return self._refilled[key]
 
     @property
     def n_assignments(self) -> int:

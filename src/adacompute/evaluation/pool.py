@@ -1,8 +1,7 @@
 """Pool: recorded samples of questions, with everything that a policy may know about them.
 
-``equalise`` gives every question enough samples to be scored, whatever number was recorded, so that
-all policies are scored on the same data; ``refill`` does so for a fold, from its training questions
-alone. A pool knows nothing about policies.
+``equalise`` keeps equally many samples of every question, so that all policies are scored on the
+same data. A pool knows nothing about policies.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import DataError, InfeasibleBudget
-from adacompute.core.imputation import impute_samples
 from adacompute.core.types import (
     BoolArray,
     Float32Array,
@@ -24,21 +22,18 @@ from adacompute.core.types import (
     UtilityTable,
     hash_keys,
 )
-from adacompute.core.utility import estimate
+from adacompute.core.utility import estimate, estimate_windows
 from adacompute.features.draft import DraftSource, DraftUncertainty
 
 N_FOLDS = 5
 MIN_QUESTIONS = 10
 """With fewer questions, a fold has fewer than two."""
 
-FILLED_PERCENTILE = 90
-"""Questions with fewer samples than this percentile get likely further ones."""
-
 MAX_EXCLUDED_SHARE = 0.1
 """Share of the questions that may be excluded because they have too few samples."""
 
 BY_QUESTION = ("key", "group", "features", "sequential_features", "prompt_cost")
-BY_SAMPLE = ("sample_cost", "draft", "logprob", "latency_s", "arm", "signals", "is_recorded")
+BY_SAMPLE = ("sample_cost", "draft", "logprob", "latency_s", "arm", "signals")
 """Columns of a pool that have a row per question, and a row per sample."""
 
 
@@ -62,8 +57,7 @@ class Pool:
     likeliest answer. ``latency_s`` (S,) is how long each sample took, if it is known. ``arm`` (S,)
     numbers the ``arms`` if there are several. ``signals`` (S, names) are what was recorded about
     the confidence of each sample, under ``signal_names``; NaN is unknown. ``n_excluded`` counts the
-    questions that ``equalise`` left out, and ``n_imputed`` the samples that it added;
-    ``is_recorded`` (S,) tells them from the others.
+    questions that ``equalise`` left out.
     """
 
     answers: Answers
@@ -84,8 +78,6 @@ class Pool:
     signal_names: tuple[str, ...] = ()
     signals: FloatArray | None = None
     n_excluded: int = 0
-    n_imputed: int = 0
-    is_recorded: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -132,24 +124,6 @@ class Pool:
         found: list[int] = self.arm_counts.min(axis=0).tolist()
         return found
 
-    def equalise(self, *, drop_unparsed: bool = False) -> Pool:
-        """Return a pool in which every question has enough samples to be scored.
-
-        If the numbers of samples differ, all samples are kept, and questions with fewer than the
-        90th percentile get likely further samples; questions without samples are left out. With
-        several arms, or with ``drop_unparsed``, samples are kept as by ``trim``.
-        """
-        if self.has_arms or drop_unparsed:
-            return self.trim(drop_unparsed=drop_unparsed)
-        counts = self.answers.n_samples
-        sampled = np.flatnonzero(counts)
-        if not len(sampled):
-            raise DataError("no question has a sample: nothing can be scored")
-        pool = self if len(sampled) == len(self) else self.take(sampled)
-        pool = replace(pool, n_excluded=len(self) - len(pool))
-        wanted = int(np.percentile(counts[sampled], FILLED_PERCENTILE, method="lower"))
-        return pool if pool.n_samples >= wanted else pool.fill(wanted)
-
     @property
     def has_arms(self) -> bool:
         """Whether there are samples of several arms."""
@@ -178,43 +152,12 @@ class Pool:
         """Return the mean cost of a sample of each question and arm, (N, arms)."""
         return self._sum_by_arm(self.sample_cost) / np.maximum(self.arm_counts, 1)
 
-    def refill(self, train: IntArray) -> Pool:
-        """Return the pool with its imputed samples drawn anew, as training questions suggest.
-
-        A held-out question then has no part in the samples of others.
-        """
-        if self.is_recorded is None:
-            return self
-        return self.keep(self.is_recorded).fill(int(self.answers.n_samples.min()), train)
-
-    def fill(self, n_samples: int, train: IntArray | None = None) -> Pool:
-        """Give every question at least so many samples; see ``core.imputation``.
-
-        An imputed sample costs and takes what the samples of its question do on average.
-        """
-        answers, is_recorded = impute_samples(self.answers, n_samples, train=train)
-
-        def extend(values: FloatArray) -> FloatArray:
-            """Return values of recorded samples with the mean of its question for the others."""
-            whole = _mean_by_question(self.answers, values)[answers.question]
-            whole[is_recorded] = values
-            return whole
-
-        filled: dict[str, Any] = {"n_imputed": int((~is_recorded).sum())}
-        for name in ("sample_cost", "logprob", "latency_s"):
-            if getattr(self, name) is not None:
-                filled[name] = extend(getattr(self, name))
-        if self.draft is not None:
-            filled["draft"] = replace(self.draft, value=extend(self.draft.value))
-        if self.signals is not None:
-            filled["signals"] = np.stack([extend(column) for column in self.signals.T], axis=1)
-        return replace(self, answers=answers, is_recorded=is_recorded, **filled)
-
-    def trim(self, *, drop_unparsed: bool = False) -> Pool:
+    def equalise(self, *, drop_unparsed: bool = False) -> Pool:
         """Keep the first n samples of every question, and exclude questions that have fewer.
 
         n is the 10th percentile of the numbers of samples; with several arms, that of each arm.
-        With ``drop_unparsed`` only parsed samples are counted and kept.
+        With ``drop_unparsed`` only parsed samples are counted and kept. Otherwise no answer has a
+        part in which samples and questions are kept.
         """
         pool = self.keep(self.answers.answer != UNPARSED) if drop_unparsed else self
         counts = pool.arm_counts
@@ -259,10 +202,16 @@ class Pool:
         """Cost of a round besides its samples, on each question, (N,)."""
         return np.broadcast_to(np.asarray(self.round_cost, dtype=np.float64), (len(self),))
 
-    def table(self, levels: tuple[int, ...], *, method: str = "exact") -> UtilityTable:
-        """Return the utility and the cost of each level on each question."""
-        estimated = estimate(self.answers, levels, method=method, standard_errors=False)
-        return UtilityTable(estimated.utility, self.level_cost(levels), self.key)
+    def table(self, levels: tuple[int, ...], *, windows: bool = False) -> UtilityTable:
+        """Return the utility and the cost of each level on each question.
+
+        Utilities are means over all subsets of samples, or over the paper's ``windows``.
+        """
+        if windows:
+            utility = estimate_windows(self.answers, levels)
+        else:
+            utility = estimate(self.answers, levels, standard_errors=False).utility
+        return UtilityTable(utility, self.level_cost(levels), self.key)
 
     def level_cost(self, levels: tuple[int, ...]) -> FloatArray:
         """Return the expected cost of each level, (N, K), or (K,) if all questions cost the same.

@@ -66,14 +66,14 @@ class EstimateOptions(CostOptions):
 
     levels: Sequence[int] = option("Numbers of samples to estimate.", DEFAULT_LEVELS)
     method: str = option(
-        "All subsets, the paper's windows, one trial, or, for few samples, a posterior mean.",
+        "All subsets, or the paper's windows.",
         "exact",
-        choices=("exact", "windows", "single", "posterior"),
+        choices=("exact", "windows"),
     )
     vote: str = option(
         "How samples become one answer.",
         "majority",
-        choices=("majority", "weighted", "best-of", "any"),
+        choices=("majority", "best-of", "any"),
     )
 
 
@@ -84,16 +84,9 @@ class SolveOptions(CostOptions):
     adacompute research solve run --budget 2
     """
 
-    OPTIONS: ClassVar = ("budget", "limits", "unit", "token_prices")
+    OPTIONS: ClassVar = ("budget", "unit", "token_prices")
 
     budget: float = option("Mean cost per question.")
-    limits: Mapping[str, float] | None = option(
-        "Limit on the mean of another cost, such as latency=3; may be repeated.",
-        None,
-        name="limit",
-        metavar="NAME=VALUE",
-        example="latency=3",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,9 +37,7 @@ class PriceOptions:
 class CostOptions(PriceOptions):
     """The unit of costs, and prices."""
 
-    unit: str = option(
-        "Unit of costs and budgets: samples, tokens, characters, money or seconds.", "samples"
-    )
+    unit: str = option("Unit of costs and budgets: samples, tokens or money.", "samples")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,13 +24,7 @@ LARGE, SMALL = 1000, 0.0001
 MIN_RETRY_SHARE = 0.2
 """Share of a gain from which the part that comes from resampling is mentioned beside it."""
 
-UNIT_NOUNS = {
-    "samples": "samples",
-    "tokens": "tokens",
-    "characters": "characters",
-    "money": "currency units",
-    "seconds": "seconds",
-}
+UNIT_NOUNS = {"samples": "samples", "tokens": "tokens", "money": "currency units"}
 ASK_TODAY = "What do you run today? --today N says what you save."
 POLICY_LABELS = {
     "mixture": "best uniform mixture",

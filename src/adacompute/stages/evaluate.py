@@ -173,7 +173,6 @@ def _score(
         "independent_questions": scores.n_independent,
         "excluded": scores.n_excluded,
         "samples": scores.n_samples,
-        "imputed_samples": scores.n_imputed,
         "fold_assignments": scores.n_assignments,
         "levels": list(scores.levels),
         "levels_excluded": list(scores.levels_excluded),

@@ -41,7 +41,7 @@ def solve(table: UtilityTable, budget: float) -> Allocation:
 
     The choice is optimal at the returned price. Levels are discrete, so it may not use the whole
     budget. ``gap`` bounds the loss from that; it is at most the gain of a single upgrade divided by
-    ``len(table)``. For budgets on several costs see ``solve_limits``.
+    ``len(table)``.
 
     >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1.0, 4.0]))
     >>> solve(table, budget=2.5).choice.tolist()
@@ -72,8 +72,7 @@ def _round_budget(table: UtilityTable, budget: float) -> float:
 
 
 def _allocate(table: UtilityTable, budget: float, choice: IntArray, cutoff: Cutoff) -> Allocation:
-    costs = table.cost_of(choice)
-    cost = float(sum_cost(costs) / len(table))
+    cost = float(sum_cost(table.cost_of(choice)) / len(table))
     utility = float(table.utility_of(choice).mean())
     # Every chosen level has the largest net value at this price, so this is the dual.
     bound = utility + cutoff.price * (budget - cost)
@@ -84,11 +83,6 @@ def _allocate(table: UtilityTable, budget: float, choice: IntArray, cutoff: Cuto
     probability = np.full(len(question), cutoff.probability)
     split = Split(question, level, probability)
     mixed_cost, mixed_utility = mix_split(table, choice, split, cost, utility)
-    amount = None
-    if table.continuous:
-        amount = _amounts(table, choice, costs, split)
-        if amount is not None:
-            cost, utility = mixed_cost, mixed_utility
     return Allocation(
         choice=choice,
         price=cutoff.price,
@@ -98,7 +92,6 @@ def _allocate(table: UtilityTable, budget: float, choice: IntArray, cutoff: Cuto
         split=split,
         mixed_cost=mixed_cost,
         mixed_utility=mixed_utility,
-        amount=amount,
     )
 
 
@@ -127,25 +120,6 @@ def mix_split(
         cost + float((split.probability * extra_cost).sum()) / size,
         utility + float((split.probability * gain).sum()) / size,
     )
-
-
-def _amounts(
-    table: UtilityTable, choice: IntArray, costs: FloatArray, split: Split
-) -> FloatArray | None:
-    """Return each question's cost on a continuous table; the split question stops between knots.
-
-    None if another knot lies between the two levels of the split question: then no single amount
-    has the utility of the mixture.
-    """
-    amount = costs.copy()
-    if len(split):
-        row, level = int(split.question[0]), int(split.level[0])
-        knots = table.take(np.array([row])).costs[0]
-        start, end = knots[choice[row]], knots[level]
-        if ((knots > start) & (knots < end)).any():
-            return None
-        amount[row] += float(split.probability[0]) * (end - start)
-    return amount
 
 
 def dual(table: UtilityTable, price: float, budget: float) -> float:

@@ -292,9 +292,9 @@ def _judge_fold(
     score: PolicyScore, fold: FoldResult, settings: Sequence[float], group: IntArray
 ) -> list[EndedOrders]:
     """Return the ends of held-out questions at settings, with scores learned from the others."""
-    n_questions = len(score.experiment.pool)
+    experiment = score.experiment
+    n_questions = len(experiment.pool)
     train = np.setdiff1d(np.arange(n_questions), fold.held_out)
-    experiment = score.experiment.refill(train)
     fitted = fold.fitted or score.factory(experiment, train)
     prices = [fold.price_at(setting) for setting in settings]
     ends = replay_ends(experiment, fitted, prices, experiment.sample_cost(train))

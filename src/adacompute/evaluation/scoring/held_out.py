@@ -280,19 +280,7 @@ def _from_arrays(arrays: Arrays) -> tuple[FoldResult, ...]:
 def replay_splits(
     experiment: Experiment, factory: PolicyFactory, splits: Sequence[Split]
 ) -> list[FoldResult]:
-    """Fit a policy on the training questions of each split and replay it on both parts.
-
-    Where samples are imputed, each split has its own, drawn as its training questions suggest.
-    """
-    parts = [splits] if experiment.pool.is_recorded is None else [[split] for split in splits]
-    found = (_replay_together(experiment.refill(part[0][0]), factory, part) for part in parts)
-    return list(itertools.chain.from_iterable(found))
-
-
-def _replay_together(
-    experiment: Experiment, factory: PolicyFactory, splits: Sequence[Split]
-) -> list[FoldResult]:
-    """Replay all splits on the same samples."""
+    """Fit a policy on the training questions of each split and replay it on both parts."""
     total = 2 * len(splits)
     fits: list[FittedPolicy] = []
     for train, _ in splits:

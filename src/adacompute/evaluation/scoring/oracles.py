@@ -151,7 +151,7 @@ def _weighted_utility(
 def in_sample_oracle(pool: Pool, budgets: tuple[float, ...]) -> OracleScores:
     """Return the scores of the oracle as the paper computes them."""
     n_samples = int(pool.answers.n_samples.min())
-    table = pool.table(tuple(n for n in PAPER_LEVELS if n <= n_samples), method="windows")
+    table = pool.table(tuple(n for n in PAPER_LEVELS if n <= n_samples), windows=True)
     allocations = {budget: solve(table, budget) for budget in budgets}
     return {
         budget: (allocation.mixed_cost, allocation_utility(allocation, table.utility))

@@ -97,13 +97,8 @@ class PolicyScore:
         return replace(found, high=found.high + max(0.0, variance.growth))
 
     def accuracy(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
-        """Return the mean accuracy of a point, with its interval over questions.
-
-        Where samples are imputed, it covers how they are, which differs between fits.
-        """
+        """Return the mean accuracy of a point, with its interval over questions."""
         mean = Mean.of(point.result.accuracy, 0.0, self.group)
-        if self.experiment.pool.n_imputed:
-            mean = mean.widen(self.accuracy_variance([point]))
         return mean.interval(confidence).clip(0.0, 1.0)
 
     def accuracy_variance(

@@ -64,7 +64,6 @@ class HeldOutScores:
     n_independent: int
     n_excluded: int
     n_samples: int
-    n_imputed: int
     n_assignments: int
     levels: tuple[int, ...]
     levels_excluded: tuple[int, ...]
@@ -118,7 +117,6 @@ def evaluate(
         n_independent=pool.n_groups,
         n_excluded=pool.n_excluded,
         n_samples=pool.n_samples,
-        n_imputed=pool.n_imputed,
         n_assignments=experiment.n_assignments,
         levels=kept,
         levels_excluded=excluded,

@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.posterior import fit_posterior
-from adacompute.core.utility import DIGITS, Estimate, estimate
+from adacompute.core.utility import Estimate, estimate, estimate_windows
 from adacompute.evaluation.costs import (
     CostModel,
     describe_token_prices,
@@ -174,24 +173,21 @@ def _name_level(recorded: SampleSet, n_samples: int) -> dict[str, Any]:
 
 def _find_answers(recorded: SampleSet, vote: str) -> Answers:
     """Return the answers, with scores if the vote needs them."""
-    return _with_scores(recorded, vote) if vote in ("weighted", "best-of") else recorded.answers
+    return _with_scores(recorded, vote) if vote == "best-of" else recorded.answers
 
 
 def _estimate(answers: Answers, levels: tuple[int, ...], method: str, vote: str) -> Estimate:
-    """Estimate utilities from each question's own samples, or from those of all questions."""
-    if method != "posterior":
-        return estimate(answers, levels, method=method, vote=vote)
+    """Estimate utilities from all subsets, or from the paper's windows."""
+    if method == "exact":
+        return estimate(answers, levels, vote=vote)
     if vote != "majority":
-        raise ConfigError(f"the method 'posterior' supports the vote 'majority' only, got {vote!r}")
-    utility = np.round(fit_posterior(answers, levels).utility, DIGITS)
+        raise ConfigError(f"the method 'windows' supports the vote 'majority' only, got {vote!r}")
+    utility = estimate_windows(answers, levels)
     return Estimate(utility, np.full(utility.shape, np.nan))
 
 
 def _with_scores(recorded: SampleSet, vote: str) -> Answers:
-    """Return the answers with their scores, or, without any, their mean log-probabilities.
-
-    A weighted vote uses scores as they are, and log-probabilities as probabilities.
-    """
+    """Return the answers with their scores, or, without any, their mean log-probabilities."""
     answers = recorded.answers
     parsed = answers.answer != UNPARSED
     column, score = "score", recorded.column("score")
@@ -203,11 +199,6 @@ def _with_scores(recorded: SampleSet, vote: str) -> Answers:
             f"vote {vote!r} needs {column} for every parsed sample, and {missing} have none: "
             "use another vote"
         )
-    if vote == "weighted" and column == "score" and bool((score[parsed] < 0).any()):
-        raise DataError("votes cannot be weighted by a score below 0: use the vote best-of")
-    if vote == "weighted" and column == "mean_logprob":
-        with np.errstate(over="ignore"):  # an infinite score is refused later
-            score = np.exp(score)
     return replace(answers, score=score)
 
 

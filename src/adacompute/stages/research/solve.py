@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from adacompute.core.allocation.limits import solve_limits
 from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import Allocation, FloatArray, KeyArray, UtilityTable
 from adacompute.evaluation.costs import describe_token_prices, level_costs
@@ -25,21 +24,17 @@ from adacompute.stages.research.estimate import UTILITY
 from adacompute.stages.research.solve_blocks import needs_blocks, solve_blocks
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 ALLOCATION = "allocation.parquet"
 
 
 @takes(SolveOptions)
 def solve_run(run: Path, options: SolveOptions) -> dict[str, Any]:
     """Compute the best allocation of a budget, and a bound on what any allocation reaches."""
-    budget, unit, limits = options.budget, options.unit, options.limits
-    store, prices = Run(run), token_prices_of(options, run, *(limits or {}))
+    budget, unit = options.budget, options.unit
+    store, prices = Run(run), token_prices_of(options, run)
     arguments = {
         "budget": budget,
         "unit": unit,
-        "limits": dict(limits or {}),
         "prices": describe_token_prices(prices),
     }
     store.check_table(UTILITY, stage="estimate", inputs=[SAMPLES, GRADES])
@@ -47,14 +42,13 @@ def solve_run(run: Path, options: SolveOptions) -> dict[str, Any]:
     finished = store.find_finished("solve", arguments, inputs)
     if finished:
         return finished.result
-    is_supported = not limits and unit == "samples"
-    if needs_blocks(store, UTILITY, is_supported=is_supported):
+    if needs_blocks(store, UTILITY, is_supported=unit == "samples"):
         found = {**solve_blocks(store, UTILITY, ALLOCATION, budget), "unit": unit}
         store.finish_written(
             "solve", arguments=arguments, inputs=inputs, names=[ALLOCATION], result=found
         )
         return found
-    result, chosen = _solve_in_memory(store, budget, unit, limits, prices)
+    result, chosen = _solve_in_memory(store, budget, unit, prices)
     store.finish(
         "solve", arguments=arguments, inputs=inputs, outputs={ALLOCATION: chosen}, result=result
     )
@@ -65,7 +59,6 @@ def _solve_in_memory(
     store: Run,
     budget: float,
     unit: str,
-    limits: Mapping[str, float] | None,
     prices: TokenPriceList | None,
 ) -> tuple[dict[str, Any], pa.Table]:
     """Return the result of the stage, and the level of each question."""
@@ -78,13 +71,10 @@ def _solve_in_memory(
         np.stack([np.asarray(utility[name]) for name in names], axis=1),
         costs(unit, prices),
         key,
-        extra_costs={name: costs(name, prices) for name in limits or {}},
     )
-    allocation = solve_limits(table, budget, limits) if limits else solve(table, budget)
+    allocation = solve(table, budget)
     ids = utility["question_id"].to_pylist()
     result = {**_describe(allocation, ids, levels), "unit": unit}
-    if limits:
-        result["limits"] = _describe_limits(allocation, limits)
     return result, pa.table({"question_id": ids, "level": np.asarray(levels)[allocation.choice]})
 
 
@@ -128,15 +118,6 @@ def _read_arm_levels(
         )
 
     return tuple(name.removeprefix("utility_") for name in names), recorded.key[rows], costs
-
-
-def _describe_limits(
-    allocation: Allocation, limits: Mapping[str, float]
-) -> dict[str, dict[str, float]]:
-    return {
-        name: {"limit": limit, "price": allocation.prices[name], "cost": allocation.costs[name]}
-        for name, limit in limits.items()
-    }
 
 
 def _describe(allocation: Allocation, ids: list[str], levels: Levels) -> dict[str, Any]:
