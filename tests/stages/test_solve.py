@@ -119,8 +119,8 @@ def test_invalid_costs_are_refused(
     rows: Rows, make_run: Callable[[Rows], Path], value: float | None
 ) -> None:
     run = make_run(
-        [{**row, "completion_tokens": value if i % 9 == 7 else 1.0} for i, row in enumerate(rows)]
+        [{**row, "cost": value if i % 9 == 7 else 1.0} for i, row in enumerate(rows)]
     )
     estimate_run(run, levels=(1, 2))
-    with pytest.raises(DataError, match=r"completion_tokens"):
-        solve_run(run, budget=5.0, unit="tokens")
+    with pytest.raises(DataError, match="cost"):
+        solve_run(run, budget=5.0, unit="money")

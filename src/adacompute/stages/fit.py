@@ -234,7 +234,7 @@ def _collect(source: str, run: Path, steps: _Steps, options: FitOptions) -> None
     if options.model is None or options.grader is None:
         raise ConfigError("collecting samples needs --model and --grader")
     sampling = options.sampling or SamplingOptions()
-    plan = read_plan(source, options=select(CollectOptions, options, budget=None, **vars(sampling)))
+    plan = read_plan(source, options=select(CollectOptions, options, **vars(sampling)))
     result = collect_run(plan, run, report=lambda arm, now: steps.progress(f"collect {arm}: {now}"))
     if missing := describe_missing(result):
         raise DataError(f"{missing}: run the same command again")
