@@ -118,9 +118,7 @@ def test_huge_budget_reaches_the_bound(run: Path) -> None:
 def test_invalid_costs_are_refused(
     rows: Rows, make_run: Callable[[Rows], Path], value: float | None
 ) -> None:
-    run = make_run(
-        [{**row, "cost": value if i % 9 == 7 else 1.0} for i, row in enumerate(rows)]
-    )
+    run = make_run([{**row, "cost": value if i % 9 == 7 else 1.0} for i, row in enumerate(rows)])
     estimate_run(run, levels=(1, 2))
     with pytest.raises(DataError, match="cost"):
         solve_run(run, budget=5.0, unit="money")
