@@ -304,7 +304,7 @@ def unvoted() -> Iterator[Shape]:
         for option in ("", OPTION):
             filled = '{%s, "seed": 1.0, ' + (said if '"messages"' not in members else "") + "%s%s}"
             plain = model.partition(":")[0]
-            space = "\t" if how == "suffix" else " "
+            space = "\t" if how == "spaced" else " "
             expected = filled % (f'{plain}:{space}"real"', members, "")
             body = filled % (model, members, option)
             reply = REPLIES["stream-tools" if option else "tool-calls"]

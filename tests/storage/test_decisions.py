@@ -16,7 +16,7 @@ import pytest
 
 from adacompute.core.errors import DataError
 from adacompute.storage import decisions
-from adacompute.storage.decisions import DecisionLog, read_decisions
+from adacompute.storage.decisions import DecisionLog, read_decisions, read_today
 
 
 def record(number: int, **more: Any) -> dict[str, Any]:
@@ -242,3 +242,21 @@ def test_a_log_of_another_format_is_rejected(tmp_path: Path, pattern: str) -> No
         read_decisions(tmp_path)
     assert log.compact() == 0
     assert list(tmp_path.glob(pattern))  # it is kept as it was
+
+
+def test_samples_of_today_are_read_from_lines_and_tables(tmp_path: Path) -> None:
+    log, answered = DecisionLog(tmp_path), {"answers": [0, 0], "incomplete": False}
+    for i in range(9):
+        log.append(record(i, today=i % 2 == 0, **answered))
+        if i in (2, 5):
+            log.rotate()
+            log.compact()
+    log.append(record(9, today=True, answers=[0], incomplete=True))
+    log.append(record(10, today=True, answers=[], incomplete=False))
+    samples, n_kept, n_all = read_today(tmp_path)
+    assert (n_kept, n_all, len(samples)) == (5, 11, 10)
+    assert set(samples["decision_id"].to_pylist()) == {"d0", "d2", "d4", "d6", "d8"}
+    counts = {f"{key:016x}": range(2 * n) for key, n in ((0, 2), (1, 1), (2, 2))}
+    for name, numbers in counts.items():
+        own = samples.filter(pc.field("question_id") == name)["sample"].to_pylist()
+        assert own == list(numbers)

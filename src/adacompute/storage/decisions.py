@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
@@ -46,6 +47,7 @@ BATCH_VALUES = 2_000
 _FORMAT_KEY = b"adacompute.log_format"
 
 ACTIVE, FULL, COMPACTED = "active-*.jsonl", "full-*.jsonl", "decisions-*.parquet"
+SAMPLE_TABLES = "samples-*.parquet"
 DAY_S = 86_400.0
 
 DECISIONS = make_schema(DECISION_COLUMNS)
@@ -193,6 +195,39 @@ def read_decisions(directory: Path, columns: Collection[str] = ()) -> pa.Table:
     table = pa.concat_tables(tables, promote_options="default")
     last = {name: row for row, name in enumerate(table["id"].to_pylist())}
     return table.take(pa.array(last.values(), pa.int64())).sort_by("time")
+
+
+def read_today(directory: Path) -> tuple[pa.Table, int, int]:
+    """Return the samples of requests that were answered as today, their number, and that of all.
+
+    Requests that got fewer samples than today's, or no answer, are left out. The samples of a
+    question are numbered over all of its requests.
+    """
+    logged = read_decisions(directory, ("today", "incomplete", "answers"))
+    left = {
+        row["id"]
+        for row in logged.to_pylist()
+        if row["today"] and row["answers"] and not row["incomplete"]
+    }
+    n_kept, tables = len(left), list[pa.Table]()
+    for pattern in (ACTIVE, FULL):  # in the order in which a file changes its name
+        for path in sorted(directory.glob(pattern)):
+            with suppress(FileNotFoundError):
+                records = [one for one in read_records(path) if one.get("id") in left]
+                left -= {one["id"] for one in records}
+                tables.append(_samples(records, Counter()))
+    for path in sorted(directory.glob(SAMPLE_TABLES)):
+        table = read_table(path, _read_schema(path).names)
+        tables.append(table.filter(pc.is_in(table["decision_id"], pa.array(left, pa.string()))))
+    table = pa.concat_tables(tables, promote_options="permissive").sort_by("question_id")
+    n_samples: Counter[str] = Counter()
+    numbers = []
+    for question_id in table["question_id"].to_pylist():
+        numbers.append(n_samples[question_id])
+        n_samples[question_id] += 1
+    at = table.column_names.index("sample")
+    numbered = table.set_column(at, SAMPLES.field("sample"), pa.array(numbers, pa.int32()))
+    return numbered, n_kept, len(logged)
 
 
 def _read_compacted(path: Path, wanted: Collection[str]) -> pa.Table:
