@@ -22,6 +22,7 @@ Launch = Callable[..., AbstractContextManager[int]]
 
 CHAT = "/v1/chat/completions"
 KEY = "sk-client-fedcba9876543210"
+UPSTREAM_KEY = "Bearer sk-upstream-0123456789abcdef"
 FRAMING = {"host", "content-length", "transfer-encoding", "connection", "keep-alive"}
 OURS = {"x-adacompute-passthrough"}
 SECRET = {"authorization", "api-key", "x-api-key", "cookie"}
@@ -331,10 +332,12 @@ def differ(expected: list[str], found: list[str], what: str) -> str:
 
 
 def request_difference(shape: Shape, received: ReceivedRequest) -> str:
+    """Nothing of what identifies the client arrives, and the upstream's own key does."""
     body = shape.body if shape.expected is None else shape.expected
-    sent = write(f"{shape.method} {shape.target}", kept(shape.headers, FRAMING | SECRET), body)
+    headers = sorted([*kept(shape.headers, FRAMING | SECRET), f"authorization: {UPSTREAM_KEY}"])
+    sent = write(f"{shape.method} {shape.target}", headers, body)
     first = f"{received.method} {received.target}"
-    found = write(first, kept(received.headers, FRAMING | SECRET), received.body)
+    found = write(first, kept(received.headers, FRAMING), received.body)
     return differ(sent, found, "request")
 
 
@@ -397,9 +400,10 @@ def test_requests_that_cannot_be_voted_on_are_forwarded_with_only_the_model_chan
 
 def test_a_difference_is_shown_line_by_line() -> None:
     shape = Shape("x", b"{}", REPLIES["json"])
-    changed = ReceivedRequest("POST", CHAT, (("content-type", "text/plain"),), b"{ }")
+    received = (("content-type", "text/plain"), ("cookie", "a=1"))
+    changed = ReceivedRequest("POST", CHAT, received, b"{ }")
     shown = request_difference(shape, changed).splitlines()
-    assert {"-content-type: application/json", "+content-type: text/plain"} <= set(shown)
+    assert {"-content-type: application/json", "+content-type: text/plain", "+cookie: a=1"} <= set(shown)
     assert {"-b'{}'", "+b'{ }'"} <= set(shown)
     worse = replace(shape, reply=REPLIES["500"])
     assert {"-500", "+200"} <= set(reply_difference(worse, GatewayReply(200, (), b"")).splitlines())
