@@ -403,7 +403,9 @@ def test_a_difference_is_shown_line_by_line() -> None:
     received = (("content-type", "text/plain"), ("cookie", "a=1"))
     changed = ReceivedRequest("POST", CHAT, received, b"{ }")
     shown = request_difference(shape, changed).splitlines()
-    assert {"-content-type: application/json", "+content-type: text/plain", "+cookie: a=1"} <= set(shown)
+    assert {"-content-type: application/json", "+content-type: text/plain", "+cookie: a=1"} <= set(
+        shown
+    )
     assert {"-b'{}'", "+b'{ }'"} <= set(shown)
     worse = replace(shape, reply=REPLIES["500"])
     assert {"-500", "+200"} <= set(reply_difference(worse, GatewayReply(200, (), b"")).splitlines())
