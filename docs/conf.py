@@ -8,11 +8,8 @@ from pathlib import Path
 from adacompute import __version__
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(1, str(Path(__file__).parent.parent))
 
 from generate import questions, write_pages
-
-from scripts.write_architecture import tree
 
 project = "AdaCompute"
 author = "The AdaCompute authors"
@@ -39,17 +36,12 @@ default_role = "py:obj"
 smartquotes_action = "qe"  # not of dashes: options begin with two
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autosummary_filename_map = {
-    f"adacompute.research.{name}": f"adacompute.research.{name}-function"
-    for name in ("estimate", "frontier")  # beside Estimate and Frontier
-}
+autosummary_generate = False
 copybutton_prompt_text = "$ "
 copybutton_exclude = ".linenos, .gp, .go"
-templates_path = ["_templates"]
 doctest_test_doctest_blocks = ""  # pytest runs those in docstrings
 
 
 DOCS = Path(__file__).parent
 write_pages(DOCS / "reference")
-(DOCS / "contribute" / "modules.md").write_text(f"# Modules\n\n{tree()}", encoding="utf-8")
 (DOCS / "questions.md").write_text(questions(DOCS / "questions.toml"), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Reference pages: tables of commands, settings, metrics, columns and errors, made from the code.
+"""Reference pages: commands, settings, metrics, errors and columns, made from the code.
 
 ``write_pages`` writes every page before Sphinx reads them. The pages are not committed: what they
 say is in the code, beside what it describes.
@@ -18,12 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from definitions import define
-from generate_commands import address, command_line, command_page, exit_codes
+from generate_commands import command_line
 
-import adacompute
 from adacompute.batch.answers import ANSWER_COLUMNS
-from adacompute.cli.main import list_commands
-from adacompute.core.errors import AdaComputeError
 from adacompute.datasets.columns import QUESTION_COLUMNS, REQUIRED, SAMPLE_COLUMNS
 from adacompute.gateway.accounting.caps import CapConfig
 from adacompute.gateway.accounting.metrics import (
@@ -45,7 +42,7 @@ from adacompute.gateway.settings.model_settings import ModelConfig, UpstreamConf
 from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
 from adacompute.storage.decision_columns import DECISION_COLUMNS, LOGGED_SAMPLE_COLUMNS
 
-PAGES = ("command-line", "configuration", "metrics", "columns", "errors")
+PAGES = ("command-line", "configuration", "columns")
 """Names of the generated pages."""
 
 TABLES: Mapping[str, tuple[type, str]] = {
@@ -75,17 +72,13 @@ ARROW_NAMES = {"bool": "boolean", "large_string": "string", "double": "float64",
 
 def write_pages(directory: Path) -> None:
     """Write every generated page into the directory of the reference."""
-    makers = (command_line, configuration, metrics, columns, errors)
-    for name, make in zip(PAGES, makers, strict=True):
-        (directory / f"{name}.md").write_text(make(), encoding="utf-8")
-    (directory / "commands").mkdir(exist_ok=True)
-    for name, command in list_commands().items():
-        text = command_page(name, command)
-        (directory / f"{address(name)}.md").write_text(text, encoding="utf-8")
+    texts = (command_line(), f"{configuration()}\n{metrics()}\n{errors()}", columns())
+    for name, text in zip(PAGES, texts, strict=True):
+        (directory / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 def configuration() -> str:
-    """Return the page with every setting of the gateway."""
+    """Return every setting of the gateway."""
     lines = [CONFIGURATION]
     for title, (kind, introduction) in TABLES.items():
         lines += [f"## `{title}`", "", introduction, ""]
@@ -99,7 +92,7 @@ def configuration() -> str:
 
 
 def metrics() -> str:
-    """Return the page with every metric."""
+    """Return every metric."""
     found = [(name, "counter", labels, text) for name, (text, labels) in COUNTERS.items()]
     found += [(name, "histogram", ("model",), text) for name, (text, _) in HISTOGRAMS.items()]
     found += [(name, "gauge", ("model",), text) for name, text in GAUGES.items()]
@@ -140,16 +133,11 @@ def columns() -> str:
 
 
 def errors() -> str:
-    """Return the page with exceptions, HTTP errors and exit codes."""
-    exceptions, codes = [], []
-    for one in exception_classes():
-        base = f"is a `{one.__bases__[0].__name__}`"
-        exceptions += define(one.__name__, one.__name__, base, _first_line(one))
+    """Return the HTTP errors of the gateway."""
+    codes = []
     for code, (status, meaning) in sorted(ERROR_CODES.items(), key=lambda one: one[1][0]):
         codes += define(code, f"code-{code}", f"*{status}*", meaning)
-    return ERRORS.format(
-        exceptions="\n".join(exceptions), codes="\n".join(codes), exit_codes=exit_codes()
-    )
+    return ERRORS.format(codes="\n".join(codes))
 
 
 def questions(source: Path) -> str:
@@ -178,15 +166,6 @@ def settings(kind: type) -> Iterator[tuple[Field[Any], str]]:
     }
     for field in fields(kind):
         yield field, meanings.get(field.name, "")
-
-
-def exception_classes() -> list[type[AdaComputeError]]:
-    """Return the exceptions that adacompute exports, base classes first."""
-    found = [getattr(adacompute, name) for name in adacompute.__all__]
-    return sorted(
-        (one for one in found if isinstance(one, type) and issubclass(one, AdaComputeError)),
-        key=lambda one: (len(one.__mro__), one.__name__),
-    )
 
 
 def type_name(annotation: str) -> str:
@@ -221,10 +200,6 @@ def _arrow_name(kind: object, is_required: bool) -> str:  # noqa: FBT001 - priva
     return name if is_required else f"{name} or null"
 
 
-def _first_line(kind: type) -> str:
-    return (kind.__doc__ or "").partition("\n")[0]
-
-
 CONFIGURATION = """# Configuration of the gateway
 
 Every setting of the TOML file that `adacompute serve --config FILE` reads, with its type, its
@@ -238,7 +213,7 @@ adacompute serve --config gateway.toml --check
 ```
 """
 
-METRICS = """# Metrics
+METRICS = """## Metrics
 
 Every metric on `/metrics` of the admin port, for Prometheus. [Observe the
 gateway](../how-to/observe.md) says which ones to look at, and which alerts to set. Histograms also
@@ -273,19 +248,7 @@ when it starts, one when it ends. `adacompute spend` sums them. A call without a
 is charged its upper bound. A line with `lost` counts the rows of calls (`call_rows`) and the
 `decisions` that could not be written since the last such line, because a disk was full."""
 
-ERRORS = """# Errors
-
-Every failure that you can expect: Python exceptions, HTTP errors of the gateway, and exit codes of
-the commands. [Troubleshooting](../troubleshooting.md) lists messages with their causes.
-
-## Exceptions
-
-Every expected failure is an `AdaComputeError`. Its message says what is wrong, the value, the bound
-and what to do. All can be imported from `adacompute`, and all can be pickled.
-
-{exceptions}
-
-## HTTP errors
+ERRORS = """## HTTP errors
 
 The gateway's own errors have OpenAI's format. `code` is one of these, and
 `adacompute_rejected_requests_total` counts most of them by it:
@@ -303,10 +266,4 @@ Other errors have no code:
 | any other | the upstream's own status and message |
 
 [Failures](../how-to/observe.md#failures) says what is retried.
-
-## Exit codes
-
-{exit_codes}
-
-`adacompute collect` also exits with 1 if samples are still missing; run the same command again.
 """

@@ -1,4 +1,4 @@
-"""Pages of the commands: a list of them, and one page each with all options and settings."""
+"""The page of the commands, with all their options and settings."""
 
 from __future__ import annotations
 
@@ -14,30 +14,23 @@ from adacompute.cli.output import EXIT_CODES
 
 
 def command_line() -> str:
-    """Return the page that lists the commands."""
-    found = list_commands()
-    lines = []
-    for name, command in found.items():
-        sentence, *_ = _split_help(command)
-        lines += [f"[`adacompute {name}`]({address(name)}.md)", f": {sentence}", ""]
-    pages = [f"{name} <{address(name)}>" for name in found]
-    lines += ["```{toctree}", ":hidden:", "", *pages, "```", ""]
-    return COMMAND_LINE.format(commands="\n".join(lines), exit_codes=exit_codes())
+    """Return the page of all commands."""
+    found = "\n".join(describe(name, command) for name, command in list_commands().items())
+    return COMMAND_LINE.format(commands=found, exit_codes=exit_codes())
 
 
-def command_page(name: str, command: click.Command) -> str:
-    """Return the page of a command: an example, its options and settings, with an anchor each."""
+def describe(name: str, command: click.Command) -> str:
+    """Return the section of a command: an example, its options and settings, an anchor each."""
     sentence, example, more = _split_help(command)
     usage = click.Context(command, info_name=f"adacompute {name}").get_usage()
-    lines = [f"# adacompute {name}", "", sentence, ""]
+    lines = [f"## adacompute {name}", "", sentence, ""]
     lines += ["```console", f"$ {example}", "```", ""] if example else []
     lines += [more, ""] if more else []
     lines += [usage.replace("Usage: ", "Usage: `") + "`", ""]
     options = [one for one in command.params if isinstance(one, click.Option)]
-    lines += ["## Options", ""]
-    lines += _describe_options([one for one in options if not isinstance(one, Setting)])
+    lines += _describe_options(name, [one for one in options if not isinstance(one, Setting)])
     if hidden := [one for one in options if isinstance(one, Setting)]:
-        lines += ["## Settings", "", SETTINGS_OF_COMMAND, "", *_describe_options(hidden)]
+        lines += [SETTINGS_OF_COMMAND, "", *_describe_options(name, hidden)]
     return "\n".join(lines)
 
 
@@ -48,12 +41,7 @@ def _split_help(command: click.Command) -> tuple[str, str, str]:
     return sentence, example.strip(), more
 
 
-def address(command: str) -> str:
-    """Return the page of a command, without its ending."""
-    return f"commands/{command.replace(' ', '-')}"
-
-
-def _describe_options(options: Sequence[click.Option]) -> list[str]:
+def _describe_options(command: str, options: Sequence[click.Option]) -> list[str]:
     """Return a list of definitions, with an anchor for each option."""
     lines = []
     for one in options:
@@ -61,7 +49,9 @@ def _describe_options(options: Sequence[click.Option]) -> list[str]:
         word = f"{key} = {kind or 'true'}" if isinstance(one, Setting) else f"--{key} {kind}"
         default = f" Default: `{one.default}`." if one.show_default else ""
         required = " Required." if one.required else ""
-        lines += define(word.strip(), key, "", f"{one.help}{required}{default}")
+        lines += define(
+            word.strip(), f"{command}-{key}".replace(" ", "-"), "", f"{one.help}{required}{default}"
+        )
     return lines
 
 
@@ -74,13 +64,10 @@ def exit_codes() -> str:
 NO = click.Command("none")
 """A command without options: click asks for one to write types."""
 
-SETTINGS_OF_COMMAND = "Give them as `--config NAME=VALUE`, or in the file of `--config FILE`."
+SETTINGS_OF_COMMAND = "Settings, given as `--config NAME=VALUE`, or in the file of `--config FILE`:"
 
 COMMAND_LINE = """# Command line
 
-Every command, with a page each for its options and settings.
-
-{commands}
 ## What all commands share
 
 Every command prints a table. With `--json` it prints one JSON document on standard output, and
@@ -101,4 +88,6 @@ drop-unparsed = true
 Options on the command line win, then `NAME=VALUE`, then the file. An unknown name is rejected, with
 a list of the known ones. `serve` reads the [configuration of the gateway](configuration.md) in the
 same two ways.
+
+{commands}
 """

@@ -1,7 +1,7 @@
-"""The layers and the annotated tree in the documentation, from the import contract and docstrings.
+"""The layers in the documentation, from the import contract and docstrings.
 
 Run it with ``python -m scripts.write_architecture`` after adding or redescribing a layer: a test
-fails while a page is out of date. The tree is made when the documentation is built.
+fails while a page is out of date.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
 PAGES = ("docs/contribute/architecture.md", "CONTRIBUTING.md")
 """Pages with the layers, between two comments."""
-
-OUTSIDE = ("reproduction", "test_support")
-"""Folders of the repository that are not installed."""
 
 
 def read_layers() -> list[list[str]]:
@@ -46,31 +43,6 @@ def first_line(path: Path) -> str:
     line = (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()[0]
     _, _, rest = line.partition(": ")
     return (rest or line).rstrip(".")
-
-
-def _folder_lines(folder: Path, indent: str) -> list[str]:
-    """Return a line for a folder, one for each module in it, and the same for its subfolders."""
-    lines = [f"{indent + folder.name + '/':26} {first_line(folder / '__init__.py')}"]
-    indent += "  "
-    lines += [
-        f"{indent + module.name:26} {first_line(module)}"
-        for module in sorted(folder.glob("*.py"))
-        if module.name != "__init__.py"
-    ]
-    for subfolder in sorted(path.parent for path in folder.glob("*/__init__.py")):
-        lines += _folder_lines(subfolder, indent)
-    return lines
-
-
-def tree() -> str:
-    """Return the tree with one line per module, top layer first."""
-    found = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    layered = [name for row in read_layers() for name in row]
-    folders = [name for name in layered if name in found] + sorted(found - set(layered))
-    lines = ["```text"]
-    for folder in [*(SOURCE / name for name in folders), *(ROOT / name for name in OUTSIDE)]:
-        lines += _folder_lines(folder, "")
-    return "\n".join([*lines, "```", ""])
 
 
 def rewritten_pages() -> Iterator[tuple[Path, str]]:
