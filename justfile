@@ -27,10 +27,8 @@ tree:
 # The figures in the documentation
 figures:
     {{python}} -m scripts.draw_diagrams
-    {{python}} -m scripts.draw_calibration
     {{python}} -m scripts.draw_curve
     {{python}} -m scripts.draw_savings
-    {{python}} -m scripts.take_screenshot
 
 # Format, then lint what is left
 fmt:

@@ -1,7 +1,6 @@
-"""Diagrams: the pictures of the pipeline, of one decision, of the gateway and of a batch.
+"""Diagrams: the pictures of the pipeline, of the gateway and of a batch.
 
-Run it with ``python -m scripts.draw_diagrams`` after a change here; a test compares the files in
-``docs/_static`` with what this program writes. A page shows a diagram with
+Run it with ``python -m scripts.draw_diagrams`` after a change here. A page shows a diagram with
 ``![text](../_static/NAME.svg)``. ``scripts/svg_theme.py`` says how one file serves light and dark
 mode.
 
@@ -199,55 +198,6 @@ def draw_pipeline() -> str:
     )
 
 
-def draw_decision() -> str:
-    """One question, from the prior to the answer."""
-    canvas = Canvas()
-    inner = RIGHT - LEFT - 60
-    question = canvas.box(16, "Question", "its text is all that is known", width=inner)
-    prior = canvas.box(
-        question.bottom + GAP,
-        "Prior",
-        "how similar training questions responded",
-        width=inner,
-    )
-    sample = canvas.box(prior.bottom + GAP, "Sample", "one response of the model", width=inner)
-    votes = canvas.box(
-        sample.bottom + GAP,
-        "Votes and confidence",
-        "equal answers are counted together,",
-        "weighted by log-probabilities if there are any",
-        width=inner,
-    )
-    value = canvas.box(
-        votes.bottom + GAP,
-        "Is another sample worth its price?",
-        "expected gain in accuracy",
-        "against price × cost",
-        width=inner,
-        kind="key",
-    )
-    answer = canvas.box(value.bottom + GAP + 12, "Answer", "the winner of the vote", width=inner)
-    chain = (question, prior, sample, votes, value, answer)
-    for upper, lower in pairwise(chain):
-        canvas.down(upper, lower)
-    side = RIGHT - 18
-    edge = LEFT + inner
-    canvas.arrow(
-        (edge, value.middle), (side, value.middle), (side, sample.middle), (edge, sample.middle)
-    )
-    canvas.text(side, value.middle + 24, "yes", kind="head")
-    canvas.text(value.centre + 12, value.bottom + 26, "no: stop", kind="head", anchor="start")
-    return write(
-        canvas,
-        answer.bottom + 16,
-        "One decision, step by step",
-        "A question starts with a prior from training questions. A sample is drawn and the votes"
-        " and their confidence are updated. If the expected gain of another sample exceeds the"
-        " price times its cost, another sample is drawn. Otherwise the winner of the vote is the"
-        " answer.",
-    )
-
-
 def draw_gateway() -> str:
     """Gateways on several hosts and what they share."""
     canvas = Canvas()
@@ -340,7 +290,6 @@ def draw_batch() -> str:
 
 DIAGRAMS = {
     "pipeline": draw_pipeline,
-    "decision": draw_decision,
     "gateway": draw_gateway,
     "batch": draw_batch,
 }
