@@ -28,8 +28,7 @@ from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.scoring.verdict import judge
 from adacompute.options.shared import TodayOptions
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.research.arms import list_arms
-from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.import_samples import import_samples
 from reproduction.registered_rivals import register_rivals
 
 DATA = Path(os.environ.get("ADACOMPUTE_DATA", "../shared/data")) / "samples"
@@ -95,7 +94,6 @@ class ArmSet:
     """
 
     files: dict[str, Path]
-    pool_answers: bool
     grader: str | None = None
     prices: Prices | None = None
     prepare: Callable[[pa.Table, str], pa.Table] | None = None
@@ -119,6 +117,12 @@ def _replace(table: pa.Table, name: str, values: Any) -> pa.Table:  # noqa: ANN4
     return kept.append_column(name, pa.array(values))
 
 
+def write_apart(table: pa.Table, arm: str) -> pa.Table:
+    """Write the arm before each answer: the choices of a question were shuffled for each arm."""
+    answers = [text and f"{arm} {text}" for text in table["answer"].to_pylist()]
+    return _replace(table, "answer", pa.array(answers, pa.string()))
+
+
 def name_model(table: pa.Table, arm: str) -> pa.Table:
     """Add the model's name and a prompt without cost."""
     table = _replace(table, "model", [arm.partition("@")[0]] * len(table))
@@ -136,17 +140,17 @@ def count_characters(table: pa.Table, arm: str) -> pa.Table:
 
 SHORT, COT = "qwen2.5-coder-0.5b@short", "qwen2.5-coder-0.5b@cot"
 LARGE = {"qwen2.5-coder-1.5b": DATA / "svamp141__qwen2.5-coder-1.5b.parquet"}
-SVAMP: dict[str, Any] = {"pool_answers": True, "grader": "numeric"}
+SVAMP: dict[str, Any] = {"grader": "numeric"}
 SETS = {
     "gpqa-gpt-5.2": ArmSet(
         arm_files("gpqa-diamond", *(f"{GPT}@{e}" for e in ("low", "medium", "high", "xhigh"))),
-        pool_answers=False,
+        prepare=write_apart,
     ),
     "gpqa-opus-4.5": ArmSet(
         arm_files("gpqa-diamond", *(f"{OPUS}@{e}" for e in ("default", "think16k", "think32k"))),
-        pool_answers=False,
+        prepare=write_apart,
     ),
-    "gpqa-money": ArmSet(priced_files("gpqa-diamond", LISTED), pool_answers=False, prices=LISTED),
+    "gpqa-money": ArmSet(priced_files("gpqa-diamond", LISTED), prices=LISTED, prepare=write_apart),
     "otis": ArmSet(
         arm_files(
             "otis-mock-aime",
@@ -154,12 +158,10 @@ SETS = {
             *(f"gpt-5.1@{e}" for e in ("low", "medium", "high")),
             *(f"{OPUS}@{e}" for e in ("default", "think16k", "think32k")),
         ),
-        pool_answers=True,
         grader="numeric",
     ),
     "mcqa-money": ArmSet(
         {model: DATA / f"mcqa-comprehensive100__{model}.parquet" for model in LISTED_2024},
-        pool_answers=True,
         prices=LISTED_2024,
         prepare=count_characters,
     ),
@@ -181,8 +183,7 @@ def import_set(chosen: ArmSet, place: Path) -> dict[str, Any]:
         files = {arm: place / f"{i}.parquet" for i, arm in enumerate(chosen.files)}
         for arm, file in chosen.files.items():
             pq.write_table(chosen.prepare(pq.read_table(file), arm), files[arm])
-    known: dict[str, Any] = {"pool_answers": chosen.pool_answers, "grader": chosen.grader}
-    import_samples(None, place / "run", arms=files, **known)
+    import_samples(None, place / "run", arms=files, grader=chosen.grader)
     if chosen.prices is None:
         return {"unit": "tokens"}
     prices = place / "prices.toml"
@@ -254,11 +255,11 @@ def run_set(name: str, max_samples: int, budgets: tuple[float, ...] | None) -> l
     with tempfile.TemporaryDirectory() as directory:
         costs = import_set(SETS[name], Path(directory))
         run = Path(directory, "run")
-        arms = list_arms(run, levels=levels, **costs)["rows"]
-        efficient = sorted((row for row in arms if row["efficient"]), key=lambda row: row["cost"])
         start = time.perf_counter()
         budgets = budgets or SETS[name].budgets
         found = evaluate_run(run, levels=levels, budgets=budgets, **costs)
+    arms = found["arms"]["rows"]
+    efficient = sorted((row for row in arms if row["efficient"]), key=lambda row: row["cost"])
     taken = time.perf_counter() - start
     print(f"\n{name}, {found['questions']} questions, up to {max_samples} samples ({taken:.0f} s)")
     named = [

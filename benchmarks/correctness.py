@@ -162,7 +162,7 @@ def describe_bin(ranked: RankedAnswers, own: np.ndarray) -> tuple[float, float, 
     """
     right, group = ranked.delivered.correct[own], ranked.group[ranked.question[own]]
     share = float(right.mean())
-    margin = Mean.of(right, 0.0, group).margin(0.975)
+    margin = Mean.of(right, group).margin(0.975)
     return float(ranked.calibrate()[0][own].mean()), share, margin
 
 

@@ -21,15 +21,16 @@ from typing import Any
 
 import numpy as np
 
+from adacompute.datasets.sources import read_source
 from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.scoring.held_out import HeldOutCurve, score_held_out
 from adacompute.stages.inputs import read_pool, read_recorded, resolve_budgets
-from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run
 from benchmarks.arms import DATA, adjust, import_set
 from benchmarks.arms import SETS as ARM_SETS
+from reproduction.runs import write_run
 
 BUDGETS: tuple[float, ...] = (1.5, 2.0, 3.0, 4.0, 6.0)
 LEVELS: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -64,7 +65,7 @@ def make_experiment(name: str, file: Path | None, seed: int) -> Experiment:
         if file is None:
             costs = import_set(ARM_SETS[name], Path(directory))
         else:
-            import_samples(file, Path(directory, "run"), allow_inconsistent_grades=True)
+            write_run(Path(directory, "run"), read_source(file))
         run = Run(Path(directory, "run"))
         prices = read_token_prices(costs.get("token_prices"), [costs["unit"]], None, run=run.path)
         model = CostModel(costs["unit"], prices, native_n=False, round_cost=0.0)

@@ -22,8 +22,8 @@ from adacompute.core.errors import DataError
 from adacompute.evaluation.scoring.same_answer import compare_with_today
 from adacompute.options.shared import TodayOptions
 from adacompute.stages.evaluate import evaluate_run
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
-from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run
 
 SETS = {

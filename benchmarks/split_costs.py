@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,12 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.scoring.frontier import CalibrationSettings
 from adacompute.evaluation.scoring.policy_score import score_policy
 from adacompute.evaluation.scoring.verdict import calibrate
 from benchmarks.policy_change import list_sets, make_experiment
 
 if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray
     from adacompute.evaluation.experiment import FittedPolicy
 
 MAX_NOW, MAX_LATER = 300, 600
@@ -38,11 +39,18 @@ PLACES = (0.25, 0.6)
 """Budgets of sets of arms, by their place between the cheapest and the largest one."""
 
 
-def measure_cost(fitted: FittedPolicy, later: Experiment, price: float) -> float:
-    """Return the mean cost of questions that a policy was not fitted to, each answered once."""
+def measure_cost(fitted: FittedPolicy, later: Experiment, price: float) -> FloatArray:
+    """Return the costs of questions that a policy was not fitted to, each answered once."""
     pool = later.pool
     features = pool.features if pool.sequential_features is None else pool.sequential_features
-    return float(later.run(replace(fitted, features=features, known=None), [price]).cost.mean())
+    return later.run(replace(fitted, features=features, known=None), [price]).cost[:, 0]
+
+
+def predict(said: dict[str, Any], cost: FloatArray) -> tuple[float, float]:
+    """Return the interval of the mean cost of so many questions, from that of the long run."""
+    noise = NORMAL_QUANTILE * float(cost.std()) / math.sqrt(len(cost))
+    low, high = (math.hypot(said["cost"] - said[name], noise) for name in ("cost_low", "cost_high"))
+    return said["cost"] - low, said["cost"] + high
 
 
 def check_split(whole: Experiment, budgets: tuple[float, ...], seed: int) -> list[dict[str, float]]:
@@ -65,11 +73,11 @@ def check_split(whole: Experiment, budgets: tuple[float, ...], seed: int) -> lis
     final = experiment.fit_final(find_factory("sequential"))
     found = []
     for budget in budgets:
-        settings = CalibrationSettings(horizon=len(later))
-        said = calibrate(score, final, budget=budget, settings=settings)
+        said = calibrate(score, final, budget=budget)
         cost = measure_cost(final, parts[1], float(said["price"]))
+        low, high = predict(said, cost)
         found.append(
-            {name: said[name] for name in ("cost", "cost_low", "cost_high")} | {"true": cost}
+            {"cost": said["cost"], "cost_low": low, "cost_high": high, "true": float(cost.mean())}
         )
     return found
 

@@ -13,10 +13,6 @@ cases on POOLS pools of questions and counts:
     cost           300 questions predict the mean cost of 600 others at a budget of 3, each answered
                    once; counts intervals that contain it, and compares the error with that of a
                    mean over questions
-    predict        300 questions predict an upper bound of the cost of the next 100, and a price at
-                   which these keep 95 % of the accuracy of 16 samples; counts bounds that fail.
-                   Without features of the text, which is faster
-    predict-text   the same with features of the text
 
 The exam of a question is the part of its id before the first slash. Several processes can share the
 work: ``--first`` is the seed of the first pool.
@@ -39,11 +35,11 @@ from adacompute.core.types import UtilityTable, hash_keys
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.scoring.frontier import CalibrationSettings
 from adacompute.evaluation.scoring.policy_score import score_policy
 from adacompute.evaluation.scoring.verdict import calibrate
 from adacompute.features.text import extract_features
 from adacompute.storage.store import encode_samples
+from benchmarks.split_costs import predict
 from test_support.pools import draw_pool
 from test_support.populations import make_population
 
@@ -56,10 +52,10 @@ if TYPE_CHECKING:
 
 LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 BUDGET, PERMUTATIONS = 2.0, 8
-N_NOW, N_LATER, CONFIDENCE, KEPT_SHARE = 300, 100, 0.9, 0.95
+N_NOW = 300
 COST_BUDGET, COST_LATER = 3.0, 600
 SYNTHETIC_SAMPLES, SYNTHETIC_QUESTIONS, TRUTH_QUESTIONS, TELLING = 32, 300, 6000, 1 / 3
-CASES = ("no-gain", "coverage", "synthetic", "cost", "predict", "predict-text")
+CASES = ("no-gain", "coverage", "synthetic", "cost")
 
 
 def make_pool(table: pa.Table, *, drop_unparsed: bool = True) -> Pool:
@@ -94,14 +90,12 @@ def randomise_gold(table: pa.Table, rng: np.random.Generator) -> pa.Table:
 
 
 def calibrate_pool(
-    pool: Pool, seed: int, budget: float = BUDGET, horizon: int | None = None
+    pool: Pool, seed: int, budget: float = BUDGET
 ) -> tuple[dict[str, Any], FittedPolicy]:
     """Calibrate the sequential policy on a pool; return the result and the policy."""
     experiment = Experiment(pool, LEVELS, (budget,), PERMUTATIONS, seed)
     final = find_factory("sequential")(experiment, np.arange(len(pool)))
-    settings = CalibrationSettings(horizon=horizon)
-    score = score_policy(experiment, "sequential")
-    return calibrate(score, final, budget=budget, settings=settings), final
+    return calibrate(score_policy(experiment, "sequential"), final, budget=budget), final
 
 
 def take_with_repeats(pool: Pool, rows: IntArray) -> Pool:
@@ -206,7 +200,7 @@ def check_cost(whole: Pool, seeds: range) -> Iterator[tuple[bool, str]]:
     for seed in seeds:
         rows = np.random.default_rng(seed).permutation(len(whole))[: N_NOW + COST_LATER]
         now, later = whole.take(np.sort(rows[:N_NOW])), whole.take(np.sort(rows[N_NOW:]))
-        result, final = calibrate_pool(now, seed, COST_BUDGET, len(later))
+        result, final = calibrate_pool(now, seed, COST_BUDGET)
         cost = run_once(final, later, result["price"], seed).cost[:, 0]
         errors.append(float(cost.mean()) - COST_BUDGET)
         spreads.append(float(cost.std()))
@@ -214,21 +208,8 @@ def check_cost(whole: Pool, seeds: range) -> Iterator[tuple[bool, str]]:
         error = float(np.sqrt(np.mean(np.square(errors))))
         details = f"cost {cost.mean():.3f} in {result['cost_low']:.3f}..{result['cost_high']:.3f}"
         details += f", mean error {np.mean(errors):+.4f}, rms {error:.4f} = {error / bound:.2f} x"
-        yield result["cost_low"] <= cost.mean() <= result["cost_high"], details
-
-
-def check_predictions(whole: Pool, seeds: range) -> Iterator[tuple[bool, str]]:
-    """Yield whether the next questions cost more than predicted."""
-    settings = CalibrationSettings(CONFIDENCE, cost_confidence=CONFIDENCE, horizon=N_LATER)
-    for seed in seeds:
-        rows = np.random.default_rng(seed).permutation(len(whole))[: N_NOW + N_LATER]
-        now, later = whole.take(np.sort(rows[:N_NOW])), whole.take(np.sort(rows[N_NOW:]))
-        experiment = Experiment(now, LEVELS, (BUDGET,), PERMUTATIONS, seed)
-        final = find_factory("sequential")(experiment, np.arange(len(now)))
-        score = score_policy(experiment, "sequential")
-        result = calibrate(score, final, budget=BUDGET, settings=settings)
-        above = bool(run_once(final, later, result["price"], seed).cost.mean() > BUDGET)
-        yield above, "costs above"
+        low, high = predict(result, cost)
+        yield low <= cost.mean() <= high, details
 
 
 def run_once(
@@ -260,11 +241,7 @@ def run_case(
     whole = make_pool(table)
     if case == "coverage":
         return check_coverage(whole, seeds)
-    if case == "cost":
-        return check_cost(whole, seeds)
-    if case == "predict":
-        whole = replace(whole, features=whole.features[:, :0], sequential_features=None)
-    return check_predictions(whole, seeds)
+    return check_cost(whole, seeds)
 
 
 def main() -> None:

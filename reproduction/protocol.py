@@ -257,4 +257,4 @@ def mean_of_scored(values: FloatArray | BoolArray, scored: BoolArray, group: Key
     n_scored, total = scored.sum(axis=0), np.where(scored, values, 0.0).sum(axis=0)
     mean = total.sum() / n_scored.sum()
     influence = mean + (total - mean * n_scored) / n_scored.mean()
-    return Mean.of(influence, 0.0, group).interval(CONFIDENCE)
+    return Mean.of(influence, group).interval(CONFIDENCE)

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.errors import ConfigError, DataError, check_installed
 from adacompute.core.progress import no_progress
 from adacompute.datasets.example import EXAMPLE
-from adacompute.datasets.sources import resolve_source
+from adacompute.datasets.sources import read_source, resolve_source
 from adacompute.report.wording import format_count
 from adacompute.stages.inputs import read_pool
-from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import SAMPLES, Run
 from reproduction.claims import compare_verdicts, judge_claims
 from reproduction.comparison import compare_policies
@@ -32,6 +31,8 @@ from reproduction.run_data import RunData
 from reproduction.table_files import escape_markdown, save_table, to_csv
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from reproduction.table_files import Row
 
 FULL_RUNS = 4
@@ -132,6 +133,14 @@ def name_sources(sources: Sequence[Path]) -> dict[str, Path]:
     return named
 
 
+def write_run(path: Path, samples: pa.Table) -> Run:
+    """Write samples as a run, also where equal answers have different grades."""
+    run = Run(path)
+    outputs = {SAMPLES: samples}
+    run.finish("import", arguments={}, inputs={}, outputs=outputs, result={})
+    return run
+
+
 @contextmanager
 def open_run(path: Path) -> Iterator[Run]:
     """Yield a run; a sample file is imported into a temporary one."""
@@ -139,8 +148,7 @@ def open_run(path: Path) -> Iterator[Run]:
         yield Run(path)
         return
     with tempfile.TemporaryDirectory(prefix="adacompute-reproduce-") as directory:
-        import_samples(path, Path(directory) / "run", allow_inconsistent_grades=True)
-        yield Run(Path(directory) / "run")
+        yield write_run(Path(directory) / "run", read_source(path))
 
 
 def read_run_data(run: Run, name: str) -> RunData:

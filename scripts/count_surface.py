@@ -21,7 +21,6 @@ from adacompute.gateway.requests.clients import ClientLimits
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.model_settings import ModelConfig, UpstreamConfig
 
-RESEARCH = "research"
 GATEWAY = (Config, ModelConfig, UpstreamConfig, ClientLimits, CapConfig)
 TABLES = {"upstreams", "models", "client_limits", "caps"}
 """Tables of a gateway whose keys are those of another class."""
@@ -33,13 +32,12 @@ def count_options() -> dict[str, int]:
 
 
 def list_settings() -> dict[str, set[str]]:
-    """Return the settings of the commands at the top, of research and of the gateway."""
+    """Return the settings of the commands and of the gateway."""
     commands = list_commands()
     known = {one.name for command in commands.values() for one in _options(command)}
-    found: dict[str, set[str]] = {"pipeline": set(), RESEARCH: set(), "gateway": set()}
-    for name, command in commands.items():
-        group = RESEARCH if name.startswith(f"{RESEARCH} ") else "pipeline"
-        found[group] |= {str(one.name) for one in command.params if isinstance(one, Setting)}
+    found: dict[str, set[str]] = {"commands": set(), "gateway": set()}
+    for command in commands.values():
+        found["commands"] |= {str(one.name) for one in command.params if isinstance(one, Setting)}
     found["gateway"] = {
         field.name
         for kind in GATEWAY

@@ -16,9 +16,9 @@ from adacompute.datasets.example import find_example
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.policies.bundles.bundle import load_bundle, save_bundle
-from adacompute.stages.research.calibrate import calibrate_run
-from adacompute.stages.research.import_samples import import_samples
-from adacompute.stages.research.train import train_run
+from adacompute.stages.calibrate import calibrate_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.train import train_run
 from test_support.arithmetic import FEW_SHOT
 
 FORM = "Question: {question}\nAnswer:"

@@ -23,7 +23,7 @@ from adacompute.datasets.rows import SAMPLE_SCHEMA
 from adacompute.evaluation import experiment
 from adacompute.evaluation.factories import REGISTERED
 from adacompute.stages import results
-from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.import_samples import import_samples
 
 settings.register_profile("adacompute", deadline=None, max_examples=60, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=500)

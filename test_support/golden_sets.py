@@ -26,13 +26,13 @@ from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.bundles.arm_settings import ArmSettings
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, UNLIMITED_ROUNDS
+from adacompute.stages.calibrate import calibrate_run
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
     VOTES,
     read_pool,
 )
-from adacompute.stages.research.calibrate import calibrate_run
-from adacompute.stages.research.import_samples import import_samples
-from adacompute.stages.research.train import train_run
+from adacompute.stages.train import train_run
 from adacompute.storage.store import Run
 
 DATA = Path(__file__).parents[1] / "tests" / "data" / "golden"

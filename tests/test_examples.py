@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.gateway.settings.config import make_config
-from adacompute.stages.research.estimate import estimate_run
+from adacompute.stages.solve import solve_source
 from adacompute.testing.fake_openai import serve_fake
 from adacompute.testing.llama import missing_requirement
 from scripts.make_samples import SEED
@@ -196,8 +196,8 @@ def test_make_samples_collects_from_the_real_model(tmp_path: Path) -> None:
         assert row["temperature"] == pytest.approx(0.7)
         assert row["model"] == LlamaServer.model
     assert sum(row["answer"] is not None for row in rows) > 6
-    levels = estimate_run(tmp_path / "run", levels=(1, 2))["levels"]
-    assert levels[0]["utility"] == pytest.approx(sum(row["correct"] for row in rows) / len(rows))
+    solved = solve_source(tmp_path / "run", budget=1.0, levels=(1,))
+    assert solved["utility"] == pytest.approx(sum(row["correct"] for row in rows) / len(rows))
 
 
 def test_make_samples_without_an_output_directory_prints_its_usage() -> None:

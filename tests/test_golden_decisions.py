@@ -30,7 +30,7 @@ from adacompute.gateway.voting.engine import Engine
 from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.sampling import loop, session
 from adacompute.sampling.blocks import QuestionProgress
-from adacompute.stages.research import calibrate as calibrate_stage
+from adacompute.stages import calibrate as calibrate_stage
 from scripts import make_golden_decisions as script
 from test_support import golden_sets
 from test_support.decision_paths import MEASURED, serve_deciding

@@ -42,7 +42,7 @@ from adacompute.spending.token_prices import parse_token_prices
 from adacompute.stages.batch import run_batch
 from adacompute.stages.collect import LOG, collect_run
 from adacompute.stages.inputs import describe_source
-from adacompute.stages.research.train import train_run
+from adacompute.stages.train import train_run
 from adacompute.storage import result_files
 from adacompute.storage.decisions import read_decisions
 from adacompute.storage.regular_files import read_json

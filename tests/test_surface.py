@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 import adacompute
-from scripts.count_surface import RESEARCH, count_options, describe, list_settings
+from scripts.count_surface import count_options, describe, list_settings
 
-MAX_COMMANDS, MAX_OPTIONS, MAX_SETTINGS, MAX_NAMES = 10, 120, 92, 45
-MAX_TOP, MAX_RESEARCH = 13, 20
+MAX_COMMANDS, MAX_OPTIONS, MAX_SETTINGS, MAX_NAMES = 8, 81, 76, 45
+MAX_OF_ONE = 13
 """Options of one command."""
 
 
@@ -18,8 +18,7 @@ def test_commands_have_few_options() -> None:
     options = count_options()
     assert len({name.partition(" ")[0] for name in options}) <= MAX_COMMANDS
     assert sum(options.values()) <= MAX_OPTIONS
-    limits = {one: MAX_RESEARCH if one.startswith(RESEARCH) else MAX_TOP for one in options}
-    assert {name: n for name, n in options.items() if n > limits[name]} == {}
+    assert {name: n for name, n in options.items() if n > MAX_OF_ONE} == {}
 
 
 def test_there_are_few_settings() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.datasets.example import find_example
-from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.import_samples import import_samples
 from reproduction.exhibits import EXHIBITS
 from reproduction.runs import (
     find_sources,

@@ -104,8 +104,8 @@ def test_fit_returns_the_estimator_with_learned_attributes(kind: Any, hundred: a
 @pytest.mark.parametrize("name", ["sequential", "value-router", "adaptive-consistency"])
 def test_fit_is_what_the_command_line_trains(name: str, source: Path, tmp_path: Path) -> None:
     from adacompute.policies.bundles.bundle import load_bundle
-    from adacompute.stages.research.import_samples import import_samples
-    from adacompute.stages.research.train import train_run
+    from adacompute.stages.import_samples import import_samples
+    from adacompute.stages.train import train_run
 
     import_samples(source, tmp_path / "run", grader="numeric")
     train_run(tmp_path / "run", policy=name, out=tmp_path / "trained")

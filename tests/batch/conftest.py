@@ -25,7 +25,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import RouterTraining, fit_router, fit_value_router
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
-from adacompute.stages.research.train import make_bundle
+from adacompute.stages.train import make_bundle
 
 LEVELS = make_levels((1, 2, 4, 8))
 COST = np.array([1.0, 2.0, 4.0, 8.0])

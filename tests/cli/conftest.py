@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.cli import main as cli
-from adacompute.stages.research import estimate as estimate_stage
-from adacompute.stages.research.import_samples import import_samples
-from adacompute.stages.research.train import train_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.train import train_run
 
 Rows = list[dict[str, Any]]
 
@@ -148,10 +147,9 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, source: Path) -> Path:
-    """Return a run that was imported and estimated."""
+    """Return a run that was imported."""
     place = tmp_path / "run"
     import_samples(source, place)
-    estimate_stage.estimate_run(place, levels=(1, 2, 4))
     return place
 
 

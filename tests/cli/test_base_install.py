@@ -39,15 +39,16 @@ def test_base_install_scores_without_routers(run: Path, execute: Execute) -> Non
     ("arguments", "extra"),
     [
         (("evaluate", "--policies", "router", "--levels", "1,2"), "router"),
-        (("research train", "--policy", "value-router", "--out", "bundle"), "router"),
-        (("research grade", "--grader", "math"), "math"),
+        (("solve", "--budget", "1", "--grader", "math"), "math"),
     ],
 )
 def test_missing_extra_is_named(
-    run: Path, arguments: tuple[str, ...], extra: str, execute: Execute
+    run: Path, source: Path, arguments: tuple[str, ...], extra: str, execute: Execute
 ) -> None:
     command, *options = arguments
-    sentence = execute(command, run, *options, before=BASE_ONLY).refused()
+    sentence = execute(
+        command, source if command == "solve" else run, *options, before=BASE_ONLY
+    ).refused()
     assert f"pip install 'adacompute[{extra}]'" in sentence
 
 
@@ -75,6 +76,6 @@ sys.addaudithook(refuse)
 """
 
 
-def test_demo_works_offline(source: Path, execute: Execute) -> None:
-    called = execute("demo", source, "--json", before=WATCH, TMPDIR=str(source.parent))
-    assert called.document["solve"]["cost"] <= 2.0
+def test_solve_works_offline(source: Path, execute: Execute) -> None:
+    called = execute("solve", source, "--budget", "2", "--json", before=WATCH)
+    assert called.document["cost"] <= 2.0

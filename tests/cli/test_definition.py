@@ -12,16 +12,14 @@ from click.testing import CliRunner, Result
 
 from adacompute.cli.definition import command
 from adacompute.options.definition import ABOUT, group, option
-from adacompute.options.main import CollectOptions, EvaluateOptions, FitOptions, ReportOptions
-from adacompute.options.research import (
-    CalibrateOptions,
-    EstimateOptions,
-    ImportOptions,
+from adacompute.options.main import (
+    CollectOptions,
+    EvaluateOptions,
+    FitOptions,
+    ReportOptions,
     SolveOptions,
-    TrainOptions,
 )
-from adacompute.stages.research.calibrate import calibrate_run
-from adacompute.stages.research.solve import solve_run
+from adacompute.stages.solve import solve_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +51,14 @@ def invoke(kind: type[Any], words: Sequence[str]) -> tuple[Any, Result]:
 
 def test_defaults_are_those_of_the_fields() -> None:
     found, result = invoke(SolveOptions, ["--budget", "2"])
-    assert (result.exit_code, found) == (0, SolveOptions(budget=2.0, price_as={}))
+    assert (result.exit_code, found) == (0, SolveOptions(budget=2.0, price_as={}, columns=None))
 
 
 @pytest.mark.parametrize(
     ("words", "changed"),
     [
         (["--levels", "1,3"], {"levels": (1, 3)}),
-        (["--method", "windows"], {"method": "windows"}),
+        (["--unit", "tokens"], {"unit": "tokens"}),
         (["--token-prices", "p.toml"], {"token_prices": Path("p.toml")}),
         (
             ["--config", "price-as=a=b", "--config", "price-as=c=d"],
@@ -69,25 +67,18 @@ def test_defaults_are_those_of_the_fields() -> None:
     ],
 )
 def test_options_are_read_by_the_types_of_fields(words: list[str], changed: dict[str, Any]) -> None:
-    found, _ = invoke(EstimateOptions, words)
-    assert asdict(found) == asdict(EstimateOptions(price_as={})) | changed
-
-
-def test_a_flag_of_what_is_true_by_default_turns_it_off() -> None:
-    assert invoke(ImportOptions, [])[0].pool_answers
-    assert not invoke(ImportOptions, ["--config", "pool-answers=false"])[0].pool_answers
+    found, _ = invoke(SolveOptions, ["--budget", "2", *words])
+    assert asdict(found) == asdict(SolveOptions(budget=2.0, price_as={}, columns=None)) | changed
 
 
 def test_a_group_is_none_unless_one_of_its_options_is_given() -> None:
-    assert invoke(CalibrateOptions, ["--bundle", "b"])[0].today is None
-    found, _ = invoke(
-        CalibrateOptions, ["--bundle", "b", "--today", "5", "--config", "tolerance=0.1"]
-    )
+    assert invoke(ReportOptions, ["--out", "p"])[0].today is None
+    found, _ = invoke(ReportOptions, ["--out", "p", "--today", "5", "--config", "tolerance=0.1"])
     assert (found.today.today, found.today.tolerance, found.today.calls) == ("5", 0.1, None)
 
 
 def test_options_of_a_group_say_what_they_need() -> None:
-    _, result = invoke(CalibrateOptions, ["--bundle", "b", "--config", "tolerance=0.1"])
+    _, result = invoke(ReportOptions, ["--out", "p", "--config", "tolerance=0.1"])
     assert (result.exit_code, "tolerance needs --today, what you run now" in result.output) == (
         2,
         True,
@@ -100,8 +91,7 @@ def test_options_of_a_group_say_what_they_need() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        *(CalibrateOptions, CollectOptions, EstimateOptions, EvaluateOptions, FitOptions),
-        *(ImportOptions, ReportOptions, SolveOptions, TrainOptions),
+        *(CollectOptions, EvaluateOptions, FitOptions, ReportOptions, SolveOptions),
     ],
 )
 def test_help_names_every_option_and_setting_once(kind: type[Any]) -> None:
@@ -124,9 +114,9 @@ def test_help_names_every_option_and_setting_once(kind: type[Any]) -> None:
 
 def test_functions_take_options_as_an_object_or_one_by_one(tmp_path: Path) -> None:
     for known in ({"options": SolveOptions(budget=0.0)}, {"budget": 0.0}):
-        with pytest.raises(Exception, match="estimate"):
-            solve_run(tmp_path, **known)
-    with pytest.raises(TypeError, match="bundle"):
-        calibrate_run(tmp_path)
+        with pytest.raises(Exception, match="no file"):
+            solve_source(tmp_path / "none", **known)
+    with pytest.raises(TypeError, match="budget"):
+        solve_source(tmp_path)
     with pytest.raises(TypeError, match="colour"):
-        solve_run(tmp_path, budget=1.0, colour="red")
+        solve_source(tmp_path, budget=1.0, colour="red")

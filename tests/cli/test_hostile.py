@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from adacompute.stages.research import estimate as estimate_stage
+from adacompute.stages import solve as solve_stage
+from adacompute.stages.import_samples import import_samples
 from adacompute.storage import store
 
 Rows = list[dict[str, Any]]
@@ -25,24 +26,21 @@ Write = Callable[[Path, Rows], Path]
 EVALUATE = ("--budgets", "1.5,2", "--levels", "1,2", "--policies", "fixed,mixture,oracle")
 
 
-def test_file_in_place_of_a_directory_is_refused(call: Call, run: Path, source: Path) -> None:
-    assert str(source) in call("research import", source, "--run", source).refused()
-    assert (
-        "Not a directory" in call("research import", source, "--run", source / "deeper").refused()
-    )
+def fit(source: Path, out: Path) -> tuple[str, ...]:
+    """Return the words of a command that fits a policy."""
+    return ("fit", str(source), "--budget", "1", "--out", str(out), "--config", "policy=mixture")
+
+
+def test_file_in_place_of_a_directory_is_refused(call: Call, source: Path) -> None:
     for out in (source, source / "bundle"):
-        assert (
-            str(source) in call("research train", run, "--policy", "fixed", "--out", out).refused()
-        )
+        assert str(source) in call(*fit(source, out)).refused()
 
 
 def test_file_name_that_is_too_long_is_refused(call: Call, source: Path, tmp_path: Path) -> None:
     long = tmp_path / ("x" * 300)
-    assert "File name too long" in call("research import", source, "--run", long).refused()
-    assert "File name too long" in call("research estimate", long).refused()
-    assert (
-        "File name too long" in call("research import", long, "--run", tmp_path / "new").refused()
-    )
+    assert "File name too long" in call(*fit(source, long)).refused()
+    assert "File name too long" in call("solve", long, "--budget", "1").refused()
+    assert "File name too long" in call("evaluate", long).refused()
 
 
 def test_full_disk_is_reported_with_the_file_name(
@@ -51,13 +49,11 @@ def test_full_disk_is_reported_with_the_file_name(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    place = tmp_path / "new"
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        sentence = call("research import", source, "--run", place).refused()
+    place = tmp_path / "new" / "run"
+    monkeypatch.setattr(os, "fsync", full)
+    sentence = call(*fit(source, tmp_path / "new")).refused()
     assert sentence == f"adacompute: {place / 'samples.parquet'}: No space left on device"
     assert list(place.iterdir()) == []
-    assert call("research import", source, "--run", place).code == 0
 
 
 def test_missing_permission_is_reported(
@@ -75,29 +71,17 @@ def test_memory_error_is_reported(call: Call, run: Path, monkeypatch: pytest.Mon
     def exhaust(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(estimate_stage, "estimate", exhaust)
-    assert "more memory than there is" in call("research estimate", run, "--levels", "1").refused()
+    monkeypatch.setattr(solve_stage, "find_cutoff", exhaust)
+    assert "more memory than there is" in call("solve", run, "--budget", "1").refused()
 
 
-def test_damaged_run_names_the_command_that_fixes_it(call: Call, run: Path, source: Path) -> None:
-    (run / "utility.parquet").write_bytes(b"PAR1")
-    assert (
-        f"run 'adacompute research estimate {run}' again"
-        in call("research solve", run, "--budget", "2").refused()
-    )
-    assert call("research estimate", run, "--levels", "1,2").code == 0
+def test_damaged_run_names_what_fixes_it(call: Call, run: Path, source: Path) -> None:
     (run / "import.manifest.json").write_text("{")
-    assert (
-        "remove it to run its stage again"
-        in call("research grade", run, "--grader", "exact").refused()
-    )
+    assert "remove it to run its stage again" in call("evaluate", run).refused()
     (run / "import.manifest.json").unlink()
-    assert (
-        "adacompute research import SOURCE"
-        in call("research grade", run, "--grader", "exact").refused()
-    )
-    assert call("research import", source, "--run", run).code == 0
-    assert call("research grade", run, "--grader", "exact").code == 0
+    assert "run 'adacompute fit SOURCE" in call("evaluate", run).refused()
+    import_samples(source, run)
+    assert call("solve", run, "--budget", "1").code == 0
 
 
 HOSTILE = "\x1b[31mred\x1b[0m\r\n\0\u202eevil\u2066\x9b"
@@ -108,46 +92,37 @@ def test_control_characters_in_data_are_escaped(
 ) -> None:
     rows = population(question=HOSTILE, gold="\x1b\nevil")
     rows = [{**row, "question_id": f"{HOSTILE}{row['question_id']}"} for row in rows]
-    source, run = write_samples(tmp_path / "hostile.parquet", rows), tmp_path / "run"
-    said = [
-        call(
-            "research import",
-            source,
-            "--run",
-            run,
-            "--config",
-            "model=" + HOSTILE.replace("\0", ""),
-        ),
-        call("research estimate", run, "--levels", "1,4"),
-        call("research solve", run, "--budget", "1.6"),
-        call("research train", run, "--policy", "longest-first", "--out", tmp_path / "bundle"),
-    ]
-    assert all((called.code, called.err) == (0, "") for called in said)
-    printed = "".join(called.out for called in said)
+    source = write_samples(tmp_path / "hostile.parquet", rows)
+    solve = ("solve", source, "--budget", "1.6")
+    said = call(*solve)
+    assert (said.code, said.err) == (0, "")
+    printed = said.out
     assert all(line.isprintable() for line in printed.splitlines())
     assert r"\x1b[31mred" in printed
-    failed = call("research grade", run, "--grader", "numeric").refused()
+    rows = [{name: row[name] for name in row if name != "correct"} for row in rows]
+    ungraded = write_samples(tmp_path / "ungraded.parquet", rows)
+    failed = call("solve", ungraded, "--budget", "1.6", "--grader", "numeric").refused()
     assert r"\x1b[31mred" in failed
     assert r"\x1b\nevil" in failed
-    split = call("research solve", run, "--budget", "1.6", "--json").document["split"]
+    split = call(*solve, "--json").document["split"]
     assert split[0]["question"].startswith(HOSTILE)
 
 
-def test_control_characters_in_arguments_are_escaped(call: Call, run: Path) -> None:
-    hostile = HOSTILE.replace("\0", "")
-    assert r"\x1b[31mred" in call("research grade", run, "--grader", hostile).refused(2)
-    assert r"\x1b[31mred" in call("research estimate", hostile).refused()
+def test_control_characters_in_arguments_are_escaped(call: Call, run: Path, source: Path) -> None:
+    hostile, budget = HOSTILE.replace("\0", ""), ("--budget", "1")
+    assert r"\x1b[31mred" in call("solve", source, *budget, "--grader", hostile).refused(2)
+    assert r"\x1b[31mred" in call("solve", hostile, *budget).refused()
     assert r"\x1b[31mred" in call("evaluate", run, "--policies", hostile).refused(2)
-    assert "\x1b" not in call("research estimate", run, "--levels", hostile).misused()
+    assert "\x1b" not in call("solve", run, *budget, "--levels", hostile).misused()
     assert "\x1b" not in call(hostile).misused()
 
 
 @pytest.mark.slow
 def test_markup_in_a_name_does_not_break_the_progress(run: Path) -> None:
     ours, its = os.openpty()
-    arguments = ["--policy", "[/bold]", "--out", str(run / "bundle")]
+    arguments = ["--policies", "[/bold]"]
     done = subprocess.run(
-        [sys.executable, "-m", "adacompute", "research", "train", str(run), *arguments],
+        [sys.executable, "-m", "adacompute", "evaluate", str(run), *arguments],
         stdout=subprocess.PIPE,
         stderr=its,
         check=False,
@@ -161,7 +136,7 @@ def test_markup_in_a_name_does_not_break_the_progress(run: Path) -> None:
 
 
 def test_ascii_terminal_gets_ascii(run: Path, execute: Execute) -> None:
-    called = execute("research solve", run, "--budget", "1.5", PYTHONIOENCODING="ascii")
+    called = execute("solve", run, "--budget", "1.5", PYTHONIOENCODING="ascii")
     assert (called.code, called.err) == (0, "")
     assert called.out.isascii()
     assert "bound" in called.out
@@ -175,8 +150,8 @@ def test_questions_of_one_megabyte_are_evaluated(
     rows = population(samples=4)
     for row in rows:
         row["question"] = f"{row['question_id']} " + "word 1.5 " * 120_000
-    source, run = write_samples(tmp_path / "large.parquet", rows), tmp_path / "run"
-    assert call("research import", source, "--run", run, "--json").document["questions"] == 12
+    run = tmp_path / "run"
+    import_samples(write_samples(tmp_path / "large.parquet", rows), run)
     options = ("--budgets", "1", "--levels", "1,2", "--policies", "longest-first")
     assert call("evaluate", run, *options, "--json").document["questions"] == 12
 
@@ -185,12 +160,9 @@ def test_questions_of_one_megabyte_are_evaluated(
 def test_one_or_two_questions_work_until_evaluation(
     call: Call, tmp_path: Path, questions: int, population: Population, write_samples: Write
 ) -> None:
-    source, run = write_samples(tmp_path / "few.parquet", population(questions)), tmp_path / "run"
-    assert call("research import", source, "--run", run).code == 0
-    assert call("research estimate", run, "--levels", "1,2").code == 0
-    assert call("research solve", run, "--budget", "1.5").code == 0
-    bundle = tmp_path / "bundle"
-    assert call("research train", run, "--policy", "mixture", "--out", bundle).code == 0
+    run = tmp_path / "run"
+    import_samples(write_samples(tmp_path / "few.parquet", population(questions)), run)
+    assert call("solve", run, "--budget", "1.5").code == 0
     assert f"{questions} independent questions are too few" in call("evaluate", run).refused()
 
 
@@ -200,9 +172,8 @@ def test_all_correct_and_all_unparsed_samples_work(
 ) -> None:
     rows = [{**row, "answer": answer, "correct": answer == "7"} for row in population()]
     source, run = write_samples(tmp_path / "alike.parquet", rows), tmp_path / "run"
-    assert call("research import", source, "--run", run).code == 0
-    assert call("research estimate", run, "--levels", "1,2").code == 0
-    assert call("research solve", run, "--budget", "1.5", "--json").document["cost"] == 1.0
+    import_samples(source, run)
+    assert call("solve", source, "--budget", "1.5", "--json").document["cost"] == 1.0
     scored = call("evaluate", run, *EVALUATE, "--json").document["rows"]
     assert {row["accuracy"] for row in scored} == {float(answer == "7")}
     assert f"{100 * (answer == '7'):.1f} %" in call("evaluate", run, *EVALUATE).out
@@ -213,5 +184,5 @@ def test_duplicate_samples_are_refused(
 ) -> None:
     rows = population()
     source = write_samples(tmp_path / "twice.parquet", [*rows, rows[5]])
-    sentence = call("research import", source, "--run", tmp_path / "run").refused()
+    sentence = call("solve", source, "--budget", "1").refused()
     assert "sample 1 of question 'q1' is there 2 times" in sentence

@@ -18,7 +18,7 @@ from adacompute.cli import main as cli
 from adacompute.cli.options import Setting, option_key
 from adacompute.spending.caps.replica import set_cap_spent
 from adacompute.spending.sqlite_register import SqliteRegister
-from adacompute.stages.research import estimate as estimate_stage
+from adacompute.stages import solve as solve_stage
 from adacompute.storage.calls import CallFile
 
 Rows = list[dict[str, Any]]
@@ -28,14 +28,10 @@ Population = Callable[..., Rows]
 Write = Callable[[Path, Rows], Path]
 Examples = dict[str, tuple[object, ...]]
 COMMANDS = cli.list_commands()
-MAX_OPTIONS, MAX_RESEARCH_OPTIONS = 13, 20
+MAX_OPTIONS = 13
 
 
 EVALUATE = ("--budgets", "1.5,2", "--levels", "1,2", "--policies", "fixed,mixture,oracle")
-
-
-OFFLINE = [name for name in COMMANDS if name != "probe"]
-"""Commands that need no server; tests/stages/test_collect.py runs the others against one."""
 
 
 def spent(place: Path) -> Path:
@@ -72,28 +68,14 @@ def batch_questions(place: Path) -> Path:
 
 @pytest.fixture
 def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Examples:
-    """Return an example of every command that needs no server."""
+    """Return an example of every command."""
     place = run.parent
     questions = place / "questions.csv"
     questions.write_text("question_id,question,gold\nq1,What is 1 + 1?,2\n")
     upstream = ("--base-url", "http://127.0.0.1:9/v1", "--model", "none", "--grader", "numeric")
     return {
         "collect": (questions, "--run", place / "collected", *upstream, "--dry-run"),
-        "research import": (source, "--run", place / "imported"),
-        "research grade": (run, "--grader", "numeric"),
-        "research estimate": (run, "--levels", "1,2"),
-        "research solve": (run, "--budget", "1.5"),
-        "research arms": (run, "--config", "levels=1,2", "--unit", "samples"),
-        "research train": (
-            run,
-            "--policy",
-            "mixture",
-            "--out",
-            place / "bundle",
-            "--levels",
-            "1,2",
-        ),
-        "research calibrate": (trained[0], "--bundle", trained[1], "--budget", "1"),
+        "solve": (source, "--budget", "1.5", "--levels", "1,2"),
         "evaluate": (run, *EVALUATE),
         "serve": ("--bundle", "example", "--base-url", upstream[1], "--budget", "2", "--check"),
         "spend caps": (capped(place / "gateway"),),
@@ -103,7 +85,6 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         ),
         "spend": (spent(place / "calls"),),
         "report": (run, "--out", place / "report.html", "--policy", "early-stopping"),
-        "demo": (source,),
         "fit": (
             trained[0].with_name("many.parquet"),
             *("--out", place / "fitted", "--budget", "1"),
@@ -113,7 +94,7 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
 
 
 def test_every_command_has_an_example(every_command: Examples) -> None:
-    assert every_command.keys() == set(OFFLINE)
+    assert every_command.keys() == set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -128,7 +109,7 @@ def test_help_documents_every_option(call: Call, name: str) -> None:
     names = {option.opts[0] for option in options if not isinstance(option, Setting)}
     assert "--json" in names
     assert ("--config" in names) == has_settings or name == "serve"
-    assert len(names) <= (MAX_RESEARCH_OPTIONS if "research" in name else MAX_OPTIONS)
+    assert len(names) <= MAX_OPTIONS
     for option in options:
         assert option.help
         assert option.help.endswith(".")
@@ -158,22 +139,6 @@ def test_a_missing_extra_is_one_sentence_of_every_command(
     assert set(lacking.values()) <= {"serve", "router"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "new"),
-    [
-        (("reproduce", "a", "--unknown"), "python -m reproduction RUN… --out DIR"),
-        (("evaluate", "a", "--protocol", "paper"), "python -m reproduction evaluate RUN"),
-        (("evaluate", "--protocol=held-out"), "python -m reproduction evaluate RUN"),
-        (("train", "run", "--policy", "mixture"), "use adacompute research train"),
-        (("caps", "gateway.toml"), "use adacompute spend caps"),
-    ],
-)
-def test_what_moved_out_of_the_package_is_named(
-    call: Call, arguments: tuple[str, ...], new: str
-) -> None:
-    assert new in call(*arguments).misused()
-
-
 def test_help_and_version_exit_with_0(call: Call) -> None:
     for spelling in ("-h", "--help"):
         called = call(spelling)
@@ -191,10 +156,10 @@ def test_help_fits_80_columns_with_whole_summaries(
     assert not any(line.endswith("...") for line in lines[1:])
     listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 :]]
     assert listed == list(cli.cli.commands)
-    assert len(listed) <= 10
+    assert len(listed) == 8
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "", "research", "spend"])
+@pytest.mark.parametrize("name", [*COMMANDS, "", "spend"])
 def test_help_shows_an_example_first_and_fits_a_screen(
     call: Call, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -206,7 +171,7 @@ def test_help_shows_an_example_first_and_fits_a_screen(
     assert first.startswith(f"adacompute {name}".strip())
 
 
-@pytest.mark.parametrize("name", OFFLINE)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_json_prints_one_document_and_nothing_else(
     call: Call, every_command: Examples, name: str
 ) -> None:
@@ -214,7 +179,7 @@ def test_json_prints_one_document_and_nothing_else(
     assert isinstance(document, dict)
 
 
-@pytest.mark.parametrize("name", OFFLINE)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_without_json_a_table_is_printed(call: Call, every_command: Examples, name: str) -> None:
     called = call(name, *every_command[name])
     assert (called.code, called.err) == (0, "")
@@ -225,14 +190,7 @@ def test_without_json_a_table_is_printed(call: Call, every_command: Examples, na
 
 def test_documents_have_the_keys_of_the_contract(call: Call, every_command: Examples) -> None:
     examples = every_command
-    counts = call("research import", *examples["research import"], "--json").document
-    assert {"questions", "samples", "unparsed", "correct"} <= counts.keys()
-    graded = call("research grade", *examples["research grade"], "--json").document
-    assert {"samples", "unparsed", "correct"} <= graded.keys()
-    estimated = call("research estimate", *examples["research estimate"], "--json").document
-    assert [row["level"] for row in estimated["levels"]] == [1, 2]
-    assert all({"utility", "standard_error"} <= row.keys() for row in estimated["levels"])
-    solved = call("research solve", *examples["research solve"], "--json").document
+    solved = call("solve", *examples["solve"], "--json").document
     whole = {"price", "cost", "utility", "bound", "gap", "shares", "split"}
     assert whole | {"mixed_cost", "mixed_utility"} <= solved.keys()
     assert solved["shares"].keys() == {"1", "2"}
@@ -248,10 +206,6 @@ def test_documents_have_the_keys_of_the_contract(call: Call, every_command: Exam
         } <= row.keys()
         assert {"difference", "difference_low", "difference_high"} <= row.keys()
         assert {"headroom", "relative_gain"} <= row.keys()
-    assert (
-        call("research train", *examples["research train"], "--json").document["policy"]
-        == "mixture"
-    )
 
 
 @pytest.mark.slow
@@ -264,22 +218,14 @@ def test_rows_of_learned_routers_have_extra_keys(call: Call, run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_installed_command_works_as_a_process(
-    source: Path, tmp_path: Path, execute: Execute
-) -> None:
-    run = tmp_path / "run"
+def test_installed_command_works_as_a_process(source: Path, execute: Execute) -> None:
     command = Path(sys.executable).with_name("adacompute")
     done = subprocess.run(
-        [command, "research", "import", source, "--run", run, "--json"],
-        capture_output=True,
-        check=True,
+        [command, "solve", source, "--budget", "2", "--json"], capture_output=True, check=True
     )
     assert (json.loads(done.stdout)["questions"], done.stderr) == (12, b"")
-    assert (
-        execute("research estimate", run, "--levels", "1,4", "--json").document["questions"] == 12
-    )
-    assert execute("research solve", run, "--budget", "0.5").refused()
-    assert execute("research solve", run).misused()
+    assert execute("solve", source, "--budget", "0.5").refused()
+    assert execute("solve", source).misused()
     done = subprocess.run(
         [sys.executable, "-m", "adacompute", "--version"], capture_output=True, check=True
     )
@@ -287,8 +233,8 @@ def test_installed_command_works_as_a_process(
 
 
 def test_interrupt_exits_with_130(call: Call, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate_stage, "estimate", _interrupt)
-    assert call("research estimate", run, "--levels", "1").refused(130) == "adacompute: stopped"
+    monkeypatch.setattr(solve_stage, "find_cutoff", _interrupt)
+    assert call("solve", run, "--budget", "1").refused(130) == "adacompute: stopped"
 
 
 def _interrupt(*_: object, **__: object) -> None:
@@ -300,27 +246,19 @@ def _interrupt(*_: object, **__: object) -> None:
     [
         ((), "Commands:"),
         (("dance",), "No such command 'dance'"),
-        (("research solve",), "Missing argument 'DIR'"),
-        (("research solve", "run"), "Missing option '--budget'"),
-        (("research solve", "run", "--budget", "much"), "'much' is not a valid float"),
-        (("research estimate", "run", "--method", "guess"), "'guess' is not one of"),
-        (
-            ("research estimate", "run", "--levels", "1,x"),
-            "'1,x' is not a list of whole numbers",
-        ),
-        (("research estimate", "run", "--levels", ""), "'' is not a list of whole numbers"),
-        (
-            ("research estimate", "run", "--levels", "1.5"),
-            "'1.5' is not a list of whole numbers",
-        ),
-        (("research estimate", "run", "--levels", "9" * 5000), "is not a list of whole numbers"),
-        (("research estimate", "run", "--config", "vote=loud"), "'loud' is not one of"),
+        (("solve",), "Missing argument 'SOURCE'"),
+        (("solve", "run"), "Missing option '--budget'"),
+        (("solve", "run", "--budget", "much"), "'much' is not a valid float"),
+        (("solve", "run", "--columns", "a=b,a=c"), "gives one name twice"),
+        (("solve", "run", "--levels", "1,x"), "'1,x' is not a list of whole numbers"),
+        (("solve", "run", "--levels", ""), "'' is not a list of whole numbers"),
+        (("solve", "run", "--levels", "1.5"), "'1.5' is not a list of whole numbers"),
+        (("solve", "run", "--levels", "9" * 5000), "is not a list of whole numbers"),
+        (("serve", "--unsure", "loud"), "'loud' is not one of"),
         (("evaluate", "run", "--budgets", "1,,2"), "'1,,2' is not a list of numbers"),
         (("evaluate", "run", "--config", "seed=x"), "'x' is not a valid integer"),
         (("evaluate", "run", "--nonsense"), "No such option"),
-        (("research import", "file"), "Missing option '--run'"),
-        (("research grade", "run"), "give --grader to grade a run"),
-        (("research train", "run", "--policy", "mixture"), "Missing option '--out'"),
+        (("fit", "file"), "Missing option '--out'"),
     ],
 )
 def test_usage_errors_exit_with_2(call: Call, arguments: tuple[str, ...], expected: str) -> None:
@@ -330,9 +268,9 @@ def test_usage_errors_exit_with_2(call: Call, arguments: tuple[str, ...], expect
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("research estimate", "--levels", "2,1"), "levels"),
-        (("research estimate", "--levels", "0,1"), "levels"),
-        (("research estimate", "--levels", f"1,{10**30}"), "levels"),
+        (("solve", "--budget", "2", "--levels", "2,1"), "levels"),
+        (("solve", "--budget", "2", "--levels", "0,1"), "levels"),
+        (("solve", "--budget", "2", "--levels", f"1,{10**30}"), "levels"),
         (("evaluate", "--levels", "4,2"), "levels"),
         (("evaluate", "--policies", "psychic"), "'psychic'"),
         (("evaluate", "--policies", ""), "''"),
@@ -343,12 +281,9 @@ def test_usage_errors_exit_with_2(call: Call, arguments: tuple[str, ...], expect
         (("evaluate", "--unit", "bananas"), "'bananas'"),
         (("evaluate", "--config", "features=tea"), "'tea'"),
         (("evaluate", "--config", "seed=-1"), "seed"),
-        (("research solve", "--budget", "nan"), "nan"),
-        (("research solve", "--budget", "inf"), "inf"),
-        (("research solve", "--budget", "2", "--unit", "money"), "prices"),
-        (("research grade", "--grader", "tarot"), "'tarot'"),
-        (("research grade", "--grader", "cmd:"), "needs a command"),
-        (("research train", "--policy", "psychic", "--out", "bundle"), "'psychic'"),
+        (("solve", "--budget", "nan"), "nan"),
+        (("solve", "--budget", "inf"), "inf"),
+        (("solve", "--budget", "2", "--unit", "money"), "prices"),
     ],
 )
 def test_invalid_option_values_exit_with_2(
@@ -361,16 +296,13 @@ def test_invalid_option_values_exit_with_2(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("research solve", "--budget", "0.5"), "budget of 0.5 is below 1"),
-        (("research solve", "--budget", "0"), "below 1"),
-        (("research solve", "--budget=-4"), "-4"),
-        (("research estimate", "--levels", "1,5"), "need 5 samples"),
+        (("solve", "--budget", "0.5"), "budget of 0.5 is below 1"),
+        (("solve", "--budget", "0"), "below 1"),
+        (("solve", "--budget=-4"), "-4"),
         (("evaluate", "--levels", "5,6"), "0 of the levels 5, 6,"),
         (("evaluate", "--levels", ",".join(map(str, range(9, 2000)))), "15, 16, …, and"),
         (("evaluate", "--levels", "1"), "1 of the levels 1,"),
         (("evaluate", "--levels", "1,5"), "1 of the levels 1, 5,"),
-        (("research grade", "--grader", "cmd:false"), "the grader 'cmd:false' failed"),
-        (("research grade", "--grader", "cmd:/no/such/program"), "failed"),
     ],
 )
 def test_failures_exit_with_1(
@@ -381,17 +313,14 @@ def test_failures_exit_with_1(
 
 
 def test_huge_budget_is_accepted(call: Call, run: Path) -> None:
-    assert call("research solve", run, "--budget", "1e300", "--json").document["cost"] <= 4.0
+    assert call("solve", run, "--budget", "1e300", "--json").document["cost"] <= 4.0
     rows = call("evaluate", run, *EVALUATE, "--budgets", "1e300", "--json").document["rows"]
     assert all(row["cost"] <= 4.0 + 1e-9 for row in rows)
 
 
-@pytest.mark.parametrize(
-    "name", ["research grade", "research estimate", "research solve", "evaluate", "research train"]
-)
 @pytest.mark.parametrize("what", ["missing", "file", "empty", "below a file"])
 def test_path_that_is_no_run_is_refused(
-    call: Call, every_command: Examples, source: Path, tmp_path: Path, name: str, what: str
+    call: Call, source: Path, tmp_path: Path, what: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     place = tmp_path / what
@@ -399,8 +328,7 @@ def test_path_that_is_no_run_is_refused(
         place = source
     elif what == "below a file":
         place = source / "run"
-    _, *options = every_command[name]
-    sentence = call(name, place, *options).refused()
+    sentence = call("evaluate", place, *EVALUATE).refused()
     assert ("is a file, not a run" if what == "file" else "has no") in sentence
     assert str(place) in sentence
 
@@ -416,6 +344,7 @@ def test_path_that_is_no_sample_file_is_refused(
         whole = source.read_bytes()
         contents = {"text": b"question,answer\n1,2\n", "cut": whole[: len(whole) // 2]}
         path.write_bytes(contents.get(what, b""))
-    for arguments in (("research import", path, "--run", tmp_path / "new"), ("demo", path)):
-        assert str(path) in call(*arguments).refused()
-    assert not (tmp_path / "new").exists()
+    assert str(path) in call("solve", path, "--budget", "1").refused()
+    new = tmp_path / "new"
+    assert str(path) in call("fit", path, "--budget", "1", "--out", new).refused()
+    assert not new.exists()

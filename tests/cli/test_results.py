@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ import pytest
 
 from adacompute.cli import results
 from adacompute.cli.calibration_output import _expected_cost, print_calibration
-from adacompute.cli.live import _print_caps
-from adacompute.cli.output import format_value
-from adacompute.stages.research import estimate as estimate_stage
-from adacompute.stages.research.import_samples import import_samples
+from adacompute.cli.spending import _print_caps
+from adacompute.stages.import_samples import import_samples
 
 Rows = list[dict[str, Any]]
 Call = Callable[..., Any]
@@ -114,7 +111,6 @@ CALIBRATED = {
     "accuracy": 0.3361,
     "confidence": 0.95,
     "questions": 300,
-    "horizon": None,
     "retry_gain": 0.0004,
     "gain_by_votes": 0.0,
     "today": None,
@@ -136,11 +132,10 @@ def test_calibration_gives_the_gain_in_points_with_its_interval(
     assert "2.25 s" in printed
     assert "in the long run" in _expected_cost(CALIBRATED)
     assert "further questions" not in printed.lower()
-    small = {**CALIBRATED, "verdict": "no gain", "questions_needed": 467, "horizon": 1000}
+    small = {**CALIBRATED, "verdict": "no gain", "questions_needed": 467}
     print_calibration(small)
     printed = " ".join(capsys.readouterr().out.split())
     assert "467" in printed
-    assert "over 1000 questions" in _expected_cost(small)
 
 
 def test_a_store_that_recovers_names_the_replicas_that_it_waits_for(
@@ -155,18 +150,6 @@ def test_a_store_that_recovers_names_the_replicas_that_it_waits_for(
     complete = {"running": 2, "status": "complete", "waiting_for": []}
     _print_caps({"store": "redis:6379", "replicas": complete, "accounts": []})
     assert "waits for" not in capsys.readouterr().out
-
-
-def test_what_is_saved_is_printed_first(
-    call: Call, trained: tuple[Path, Path], tmp_path: Path
-) -> None:
-    run, _ = trained
-    assert call("research train", run, "--policy", "mixture", "--out", tmp_path / "b").code == 0
-    called = call("research calibrate", run, "--bundle", tmp_path / "b", "--today", "4")
-    assert re.match(r"(Saves|No saving|Inconclusive)\. ", called.out)
-    for option in ("--accuracy-of", "--share"):
-        gone = call("research calibrate", run, "--bundle", tmp_path / "b", option, "4")
-        assert (gone.code, "--today" in gone.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -189,22 +172,8 @@ def test_title_names_the_budget_with_its_unit(
     population: Population,
     write_samples: Write,
 ) -> None:
-    import_samples(write_samples(tmp_path / "s.parquet", population(cost=1.5)), tmp_path / "run")
-    estimate_stage.estimate_run(tmp_path / "run", levels=(1, 2))
-    assert title in " ".join(call("research solve", tmp_path / "run", *options).out.split())
-
-
-def test_long_price_schedule_is_thinned_out_for_people_only(call: Call, run: Path) -> None:
-    command = ("research train", run, "--policy", "value-router", "--out", run.parent / "bundle")
-    whole = call(*command, "--json").document["on_training_questions"]
-    assert len(whole) > 12
-    shown = call(*command).out
-    assert f"12 of {len(whole)} rows" in shown
-    _, _, below = shown.partition("12 of ")
-    prices = [line.split("│")[1].strip() for line in below.splitlines() if line.startswith("│")]
-    assert len(prices) == 12
-    assert prices[0] == format_value(whole[0]["price"])
-    assert prices[-1] == format_value(whole[-1]["price"])
+    source = write_samples(tmp_path / "s.parquet", population(cost=1.5))
+    assert title in " ".join(call("solve", source, *options).out.split())
 
 
 def test_independent_questions_are_counted_where_there_are_copies(
@@ -219,11 +188,7 @@ def test_independent_questions_are_counted_where_there_are_copies(
     for name, source, count in (("once", rows, 24), ("twice", [*rows, *copies], 48)):
         run = tmp_path / name
         file = write_samples(tmp_path / f"{name}.parquet", source)
-        printed = " ".join(call("research import", file, "--run", run).out.split())
-        found = call("research import", file, "--run", run, "--json").document
-        assert (found["questions"], found["independent_questions"]) == (count, 24)
-        assert ("48 (24 independent)" in printed) == (count == 48)
-        assert "independent" in printed or count == 24
+        import_samples(file, run)
         printed = " ".join(call("evaluate", run, *options).out.split())
         assert ("48 questions (24 independent) × 4 samples" in printed) == (count == 48)
         found = call("evaluate", run, *options, "--json").document

@@ -19,8 +19,7 @@ from adacompute.datasets.example import (
 from adacompute.datasets.rows import read_samples
 from adacompute.datasets.sources import read_question_source, read_source, resolve_source
 from adacompute.policies.bundles.bundle import load_bundle
-from adacompute.stages.research.grade import grade_run
-from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.import_samples import import_samples
 from adacompute.storage.store import encode_samples
 from scripts.make_samples import N_QUESTIONS, N_SAMPLES, SEED
 from test_support.arithmetic import CLASSES, generate_problems
@@ -78,11 +77,6 @@ def test_accuracies_by_class_are_those_of_the_card() -> None:
     ]
     lines.append(f"| all | {' | '.join(f'{value:.3f}' for value in utility.mean(0))} |")
     assert "\n".join(lines) in CARD_FILE.read_text()
-
-
-def test_grading_again_changes_nothing(tmp_path: Path) -> None:
-    import_samples(find_example(), tmp_path / "run")
-    assert grade_run(tmp_path / "run", grader="numeric")["changed"] == 0
 
 
 def test_it_names_its_grader_and_no_other_source_does(tmp_path: Path) -> None:

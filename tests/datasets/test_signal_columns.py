@@ -17,8 +17,8 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.signals import MAX_GIVEN
 from adacompute.datasets import text_rows
 from adacompute.datasets.rows import SAMPLE_SCHEMA, read_samples
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
-from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run
 
 ROWS: list[dict[str, Any]] = [

@@ -10,7 +10,7 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import hash_text
-from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.import_samples import import_samples
 from adacompute.storage.decisions import DecisionLog
 
 

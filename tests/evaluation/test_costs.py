@@ -13,12 +13,11 @@ from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.costs import CostModel, call_costs, level_costs, sample_costs
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
+from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.inputs import read_pool
-from adacompute.stages.research.calibrate import calibrate_run
-from adacompute.stages.research.estimate import estimate_run
-from adacompute.stages.research.solve import solve_run
-from adacompute.stages.research.train import train_run
+from adacompute.stages.solve import solve_source
+from adacompute.stages.train import train_run
 from adacompute.storage.store import Run, SampleSet, encode_samples
 
 Rows = list[dict[str, Any]]
@@ -102,13 +101,11 @@ def test_stages_use_token_prices_and_notice_changes(
     make_run: Make, rows: Rows, prices: Path
 ) -> None:
     run = make_run(tokens(rows))
-    found = estimate_run(run, levels=(1, 2, 4), unit="money", token_prices=prices)
-    assert [row["cost"] for row in found["levels"]] == pytest.approx([44e-5, 88e-5, 176e-5])
-    solved = solve_run(run, budget=1e-3, unit="money", token_prices=prices)
+    known: dict[str, Any] = {"levels": (1, 2, 4), "unit": "money", "token_prices": prices}
+    solved = solve_source(run, budget=1e-3, **known)
     assert 44e-5 <= solved["cost"] <= solved["mixed_cost"] <= 1e-3
     prices.write_text(PRICES.replace("8", "80"))
-    expensive = solve_run(run, budget=1e-2, unit="money", token_prices=prices)
-    assert expensive["cost"] > 26e-4
+    assert solve_source(run, budget=1e-2, **known)["cost"] > 26e-4
 
 
 def test_evaluation_uses_token_prices_and_notices_changes(
@@ -144,16 +141,13 @@ def test_only_the_models_of_a_run_are_kept_of_a_public_list(
     path.write_text(json.dumps({f"m{i}": listed for i in range(99)}))
     known: dict[str, Any] = {"levels": (1, 2), "unit": "money", "token_prices": path}
     with pytest.raises(ConfigError, match=r"'m-2026', only for 99 other models"):
-        estimate_run(run, **known)
-    found = estimate_run(run, price_as={"m-2026": "m7"}, **known)
-    assert found["levels"][0]["cost"] == pytest.approx(30 * 2e-06)
-    manifest = Run(run).manifest("estimate")
-    assert manifest is not None
-    assert list(manifest.arguments["prices"]) == ["m-2026"]
+        solve_source(run, budget=1.0, **known)
+    found = solve_source(run, budget=31 * 2e-06, price_as={"m-2026": "m7"}, **known)
+    assert found["cost"] == pytest.approx(30 * 2e-06, rel=0.04)
     with pytest.raises(ConfigError, match="--token-prices"):
-        estimate_run(run, levels=(1, 2), price_as={"m-2026": "m7"})
+        solve_source(run, budget=1.0, levels=(1, 2), price_as={"m-2026": "m7"})
     with pytest.raises(ConfigError, match="no model"):
-        estimate_run(make_run(rows), **known)
+        solve_source(make_run(rows), budget=1.0, **known)
     priced: dict[str, Any] = {"unit": "money", "token_prices": path, "price_as": {"m-2026": "m7"}}
     assert list(ada.read_samples(run, **priced).costs.token_prices or ()) == ["m-2026"]
     with pytest.raises(ConfigError, match="price_as"):
@@ -163,9 +157,9 @@ def test_only_the_models_of_a_run_are_kept_of_a_public_list(
 def test_token_prices_need_the_unit_money(make_run: Make, rows: Rows, prices: Path) -> None:
     run = make_run(rows)
     with pytest.raises(ConfigError, match="the unit money"):
-        estimate_run(run, token_prices=prices)
+        solve_source(run, budget=1.0, token_prices=prices)
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
-        estimate_run(run, unit="money", token_prices=prices.with_name("nowhere.toml"))
+        solve_source(run, budget=1.0, unit="money", token_prices=prices.with_name("nowhere.toml"))
 
 
 def test_with_native_n_a_prompt_is_paid_once_per_round(make_run: Make, rows: Rows) -> None:

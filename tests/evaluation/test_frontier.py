@@ -16,10 +16,10 @@ from adacompute.policies.bundles.bundle import Bundle, FrontierPoint
 from test_support.arm_pools import make_arm_pool
 
 
-def frontier_of(experiment: Experiment, name: str, **settings: float) -> PriceFrontier:
+def frontier_of(experiment: Experiment, name: str) -> PriceFrontier:
     score = score_policy(experiment, name)
     final = find_factory(name)(experiment, np.arange(len(experiment.pool)))
-    return PriceFrontier(score, final, CalibrationSettings(**settings))  # type: ignore[arg-type]
+    return PriceFrontier(score, final, CalibrationSettings())
 
 
 def final_cost(frontier: PriceFrontier, price: float) -> float:
@@ -30,11 +30,6 @@ def final_cost(frontier: PriceFrontier, price: float) -> float:
 @pytest.fixture(scope="module")
 def frontier(telling: Experiment) -> PriceFrontier:
     return frontier_of(telling, "sequential")
-
-
-@pytest.fixture(scope="module")
-def bounded(frontier: PriceFrontier) -> PriceFrontier:
-    return PriceFrontier(frontier.score, frontier.final, CalibrationSettings(cost_confidence=0.95))
 
 
 def test_a_setting_gets_the_price_that_costs_as_much_in_training(frontier: PriceFrontier) -> None:
@@ -93,35 +88,6 @@ def test_a_calibrated_budget_has_exactly_the_price_of_the_calibration(
             bundle.price_for(0.9)
 
 
-def test_a_bound_of_the_cost_is_the_budget_with_a_cost_confidence(
-    frontier: PriceFrontier, bounded: PriceFrontier
-) -> None:
-    for budget in (1.5, 3.0, 5.0):
-        point = bounded.find(budget)
-        cost = frontier.score.mean_cost(point)
-        assert cost.value + cost.margin(0.95) == pytest.approx(budget, abs=1e-6)
-        assert point.cost < frontier.find(budget).cost
-        assert bounded.budget_of(point) <= budget
-    found = calibrate(bounded.score, bounded.final, budget=3.0, settings=bounded.settings)
-    points = tuple(FrontierPoint(**point) for point in found["frontier"])
-    bundle = Bundle(bounded.final.policy, frontier=points)
-    assert bundle.price_for(found["frontier"][0]["budget"]) == found["frontier"][0]["price"]
-    assert bundle.price_for(3.0) == pytest.approx(found["price"], rel=1e-6)
-
-
-def test_a_horizon_leaves_more_room_than_the_long_run(bounded: PriceFrontier) -> None:
-    soon = PriceFrontier(
-        bounded.score, bounded.final, CalibrationSettings(cost_confidence=0.95, horizon=60)
-    )
-    point = soon.find(3.0)
-    assert point.cost < bounded.find(3.0).cost
-    cost = soon.score.mean_cost(point)
-    assert cost.value + cost.margin(0.95, 60) <= 3.0
-    long_run, shown = (one.describe(point) for one in (bounded, soon))
-    assert shown["cost_high"] > long_run["cost_high"]
-    assert shown["price"] == long_run["price"]
-
-
 def test_a_budget_below_the_cheapest_price_is_refused(frontier: PriceFrontier) -> None:
     with pytest.raises(InfeasibleBudget, match=r"0\.9 .* 1,"):
         frontier.find(0.9)
@@ -145,11 +111,10 @@ def test_the_frontier_rises_in_cost_and_encloses_its_means(frontier: PriceFronti
         assert point["rounds"] == pytest.approx(point["cost"])  # one sample per round, at cost 1
 
 
-@pytest.mark.parametrize("cost_confidence", [None, 0.95])
 def test_a_stepped_policy_is_calibrated_to_a_step_within_the_budget(
-    telling: Experiment, cost_confidence: float | None
+    telling: Experiment,
 ) -> None:
-    stepped = frontier_of(telling, "fixed", cost_confidence=cost_confidence)  # type: ignore[arg-type]
+    stepped = frontier_of(telling, "fixed")
     for budget, cost in ((1.0, 1.0), (2.9, 2.0), (4.0, 4.0), (5.9, 4.0), (50.0, 8.0)):
         point = stepped.find(budget)
         assert point.cost == cost

@@ -26,8 +26,8 @@ from adacompute.policies.confidence import SIGNALS
 from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.sampling.sampler import Sampler
 from adacompute.sampling.session import Session
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
-from adacompute.stages.research.import_samples import import_samples
 from adacompute.storage.store import Run
 
 N_QUESTIONS, N_SAMPLES, TRAIN = 120, 8, np.arange(100)

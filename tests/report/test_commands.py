@@ -52,15 +52,19 @@ URL = ["--base-url", "http://127.0.0.1:8080/v1"]
 
 def split(content: dict[str, Any]) -> list[list[str]]:
     """Return the commands of all steps as words."""
-    commands = [command.replace(" research ", " ") for _, command in next_steps(content) if command]
+    commands = [command for _, command in next_steps(content) if command]
     return [shlex.split(command)[1:] for command in commands]
 
 
-def test_a_policy_that_saves_is_fitted_calibrated_and_served() -> None:
-    train, calibrate, serve = split(document(POLICY))
-    assert train[:4] == ["train", "my run", "--policy", "sequential"]
-    assert train[-2:] == ["--levels", "1,2,5"]
-    assert calibrate[4:] == [*TODAY, "--budget", "1.807"]
+def test_a_policy_that_saves_is_fitted_and_served() -> None:
+    fit, serve = split(document(POLICY))
+    assert fit[:2] == ["fit", "my run"]
+    assert fit[2 : 2 + len(TODAY)] == TODAY
+    levels = ["--config", "levels=1,2,5", "--budget", "1.807"]
+    assert fit[-len(COSTS) - 8 :] == [
+        *("--out", "BUNDLE", "--config", "policy=sequential"),
+        *(*COSTS, *levels),
+    ]
     assert serve == ["serve", "--bundle", "BUNDLE", "--budget", "1.807", *URL]
     text, command = describe_next(document(POLICY))
     assert shlex.split(command or "")[1:] == serve
@@ -69,12 +73,12 @@ def test_a_policy_that_saves_is_fitted_calibrated_and_served() -> None:
 
 @pytest.mark.parametrize(("advice", "budget"), [(WEIGHTED, "2.52"), (OTHER_ARM, "2")])
 def test_a_uniform_mixture_is_served_at_its_own_cost(advice: str, budget: str) -> None:
-    train, calibrate, serve, evaluate = split(document(advice, arms=["a"]))
-    assert train[3] == "mixture"
-    assert calibrate[4:] == TODAY
+    fit, serve, evaluate = split(document(advice, arms=["a"]))
+    assert "policy=mixture" in fit
+    assert "--budget" not in fit
     assert serve[4] == budget
     assert evaluate == ["evaluate", "my run", *COSTS, "--levels", "1,2,5", *TODAY]
-    assert shlex.split(describe_next(document(advice))[1] or "")[2:] == train
+    assert shlex.split(describe_next(document(advice))[1] or "")[1:] == fit
 
 
 def test_a_decided_vote_is_fitted_to_the_samples_of_the_run() -> None:
@@ -107,8 +111,8 @@ def test_a_known_bundle_is_only_served_at_the_budget() -> None:
     (serve,) = split(document(POLICY, bundle="my policy"))
     assert serve == ["serve", "--bundle", "my policy", "--budget", "1.807", *URL]
     assert shlex.split(describe_next(document(POLICY, bundle="my policy"))[1] or "")[1:] == serve
-    train, *_, last = split(document(WEIGHTED, bundle="my policy"))
-    assert train[0] == "train"  # the bundle holds another policy
+    fit, *_, last = split(document(WEIGHTED, bundle="my policy"))
+    assert fit[0] == "fit"  # the bundle holds another policy
     assert last == serve
 
 

@@ -14,11 +14,11 @@ from adacompute.cli.main import cli
 from adacompute.evaluation.scoring.savings import DECIDED, POLICY, WEIGHTED
 from adacompute.options.shared import TodayOptions
 from adacompute.report import commands
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import REPORT, report_run
-from adacompute.stages.research.import_samples import import_samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_results")]
-BUILD = ["train", "calibrate", "serve"]
+BUILD = ["fit", "serve"]
 
 
 def write_report(root: Path, **options: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def run_steps(document: dict[str, Any]) -> list[str]:
         words += {"serve": ["--check"], "evaluate": ["--policies", "retry"]}.get(words[0], [])
         result = CliRunner().invoke(cli, words)
         assert result.exit_code == 0, result.output
-    return [shlex.split(command.replace(" research ", " "))[1] for command in found]
+    return [shlex.split(command)[1] for command in found]
 
 
 def test_the_next_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

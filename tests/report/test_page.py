@@ -25,8 +25,8 @@ from adacompute.options.shared import TodayOptions
 from adacompute.report.page import render
 from adacompute.report.wording import clean_text
 from adacompute.stages.evaluate import evaluate_run
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
-from adacompute.stages.research.import_samples import import_samples
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
@@ -250,7 +250,7 @@ def test_the_page_says_first_what_is_saved_and_what_to_run(place: Path, saving_p
     for line in describe_saving(today, unit):
         assert line in text
     assert describe_advice(today, unit) in text
-    assert re.search("adacompute (serve|fit|research train|evaluate) ", text)
+    assert re.search("adacompute (serve|fit|evaluate) ", text)
     (colour,) = re.findall(r'<h1><span class="(\w+)">', header)
     colours = {"saves": "good", "no saving": "bad", "inconclusive": "open"}
     assert colour == colours[today["verdict"]]
@@ -385,7 +385,7 @@ def test_unparsed_samples_lead_to_the_grader(
     assert result["verdict"] == "not judged"
     assert "100 % of the samples could not be parsed" in result["sentence"]
     page = re.sub("</?span>", "", (tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert "adacompute research grade" in page
+    assert "fit again" in page
     assert "collect and grade" not in page
 
 

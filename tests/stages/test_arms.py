@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ from click.testing import CliRunner
 
 from adacompute.cli.main import cli
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.evaluation.costs import CostModel
+from adacompute.stages.arms import level_name, list_arms, mark_efficient
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
-from adacompute.stages.research.arms import level_name, list_arms, mark_efficient
-from adacompute.stages.research.estimate import estimate_run
-from adacompute.stages.research.import_samples import import_samples
-from adacompute.stages.research.solve import solve_run
+from adacompute.stages.solve import solve_source
+from adacompute.storage.store import Run
 
 DATA = Path(__file__).parents[2] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
 ARMS = DATA / "samples" / "arms"
@@ -97,8 +97,13 @@ def test_a_level_is_named_by_its_arm_and_its_number_of_samples() -> None:
     assert level_name({"arm": "low", "samples": 3}) == "low × 3"
 
 
+def arms_of(run: Path, levels: tuple[int, ...]) -> dict[str, Any]:
+    recorded = Run(run).encoded_samples()
+    return list_arms(recorded, CostModel("tokens"), levels)
+
+
 def test_levels_of_a_run_have_the_costs_and_accuracies_of_their_arms(run: Path) -> None:
-    result = list_arms(run, unit="tokens", levels=(1, 2, 4, 8))
+    result = arms_of(run, (1, 2, 4, 8))
     assert (result["questions"], result["excluded"], len(result["rows"])) == (60, 0, 12)
     first = {row["arm"]: row for row in result["rows"] if row["samples"] == 1}
     assert {name: row["cost"] for name, row in first.items()} == {
@@ -114,7 +119,7 @@ def test_levels_of_a_run_have_the_costs_and_accuracies_of_their_arms(run: Path) 
 
 
 def test_latency_is_that_of_the_slowest_of_the_samples(run: Path) -> None:
-    rows = list_arms(run, unit="tokens", levels=(1, 4))["rows"]
+    rows = arms_of(run, (1, 4))["rows"]
     low = [row["latency_p50_s"] for row in rows if row["arm"] == "low"]
     assert low == pytest.approx([1 + 1.5, 1 + 3])  # the mean of 0 to 3, and the largest
 
@@ -122,13 +127,13 @@ def test_latency_is_that_of_the_slowest_of_the_samples(run: Path) -> None:
 def test_latency_is_none_where_it_was_not_recorded(tmp_path: Path) -> None:
     file = arm_file(tmp_path / "low.parquet", 0.5, 10, seed=0, latency_s=None)
     import_samples(None, tmp_path / "run", arms={"low": file, "again": file})
-    rows = list_arms(tmp_path / "run", unit="tokens", levels=(1,))["rows"]
+    rows = arms_of(tmp_path / "run", (1,))["rows"]
     assert [row["latency_p95_s"] for row in rows] == [None, None]
 
 
 def test_one_arm_alone_has_levels_too(tmp_path: Path) -> None:
     import_samples(arm_file(tmp_path / "one.parquet", 0.5, 10, seed=0), tmp_path / "run")
-    rows = list_arms(tmp_path / "run", unit="tokens", levels=(1, 2))["rows"]
+    rows = arms_of(tmp_path / "run", (1, 2))["rows"]
     assert [(row["arm"], row["samples"], row["cost"]) for row in rows] == [
         ("default", 1, 10.0),
         ("default", 2, 20.0),
@@ -137,49 +142,24 @@ def test_one_arm_alone_has_levels_too(tmp_path: Path) -> None:
 
 def test_levels_above_all_samples_are_refused(run: Path) -> None:
     with pytest.raises(DataError, match="no arm has the 8 samples"):
-        list_arms(run, unit="tokens", levels=(8, 16))
+        arms_of(run, (8, 16))
 
 
-def test_the_command_prints_efficient_levels_and_the_best_of_other_arms(run: Path) -> None:
-    arguments = ["research", "arms", str(run), "--config", "levels=1,2,4", "--unit", "tokens"]
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == 0
-    assert re.search(r"poor.*no: low", done.output)
-    found = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).output)
-    assert found == list_arms(run, unit="tokens", levels=(1, 2, 4))
-
-
-def test_estimate_has_a_row_for_each_level_of_each_arm(run: Path) -> None:
-    result = estimate_run(run, levels=(1, 4, 16), unit="tokens")
-    assert [(row["level"], row["arm"], row["samples"]) for row in result["levels"]] == [
-        (f"{arm} × {n}", arm, n) for arm in RIGHT for n in (1, 4)
+def test_solve_chooses_among_the_levels_of_all_arms(run: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.parquet"
+    result = solve_source(run, budget=40.0, unit="tokens", levels=(1, 4, 16), out=labels)
+    assert list(result["shares"]) == [
+        f"{arm} × {n}" if n > 1 else arm for arm in RIGHT for n in (1, 4)
     ]
-    described = {
-        level_name(row): row for row in list_arms(run, unit="tokens", levels=(1, 4))["rows"]
-    }
-    for row in result["levels"]:
-        known = described[level_name(row)]
-        assert (row["cost"], row["utility"]) == pytest.approx((known["cost"], known["accuracy"]))
-    table = pq.read_table(run / "utility.parquet")
-    assert "utility_medium × 4" in table.column_names
-
-
-def test_solve_chooses_among_the_levels_of_all_arms(run: Path) -> None:
-    estimate_run(run, levels=(1, 4), unit="tokens")
-    result = solve_run(run, budget=40.0, unit="tokens")
-    assert list(result["shares"]) == [f"{arm} × {n}" for arm in RIGHT for n in (1, 4)]
     assert sum(result["shares"].values()) == pytest.approx(1.0)
     assert result["cost"] <= 40.0
-    best = max(
-        row["accuracy"]
-        for row in list_arms(run, unit="tokens", levels=(1, 4))["rows"]
-        if row["cost"] < 40
-    )
+    best = max(row["accuracy"] for row in arms_of(run, (1, 4))["rows"] if row["cost"] < 40)
     assert result["bound"] >= result["utility"] > best
-    chosen = pq.read_table(run / "allocation.parquet")["level"].to_pylist()
-    assert result["shares"]["low × 1"] == chosen.count("low × 1") / QUESTIONS
+    chosen = pq.read_table(labels)["level"].to_pylist()
+    assert result["shares"]["low"] == chosen.count("low") / QUESTIONS
     pairs = [level.split(" × ") for level in chosen]
-    assert result["cost"] == pytest.approx(np.mean([RIGHT[arm][1] * int(n) for arm, n in pairs]))
+    costs = [RIGHT[arm][1] * int(n[0] if n else 1) for arm, *n in pairs]
+    assert result["cost"] == pytest.approx(np.mean(costs))
 
 
 def test_questions_without_samples_of_an_arm_are_left_out(tmp_path: Path) -> None:
@@ -188,27 +168,15 @@ def test_questions_without_samples_of_an_arm_are_left_out(tmp_path: Path) -> Non
     pq.write_table(table.slice(2 * SAMPLES), tmp_path / "high.parquet")
     files = {"low": whole, "high": tmp_path / "high.parquet"}
     import_samples(None, tmp_path / "run", arms=files)
-    result = estimate_run(tmp_path / "run", levels=(1, 2))
+    labels = tmp_path / "labels.parquet"
+    result = solve_source(tmp_path / "run", budget=1.5, levels=(1, 2), out=labels)
     assert (result["questions"], result["excluded"]) == (QUESTIONS - 2, 2)
-    assert solve_run(tmp_path / "run", budget=1.5)["cost"] <= 1.5
+    ids = dict.fromkeys(table["question_id"].to_pylist())
+    assert pq.read_table(labels)["question"].to_pylist() == list(ids)[2:]
     pq.write_table(table.slice(20 * SAMPLES), tmp_path / "high.parquet")
     import_samples(None, tmp_path / "few", arms=files)
     with pytest.raises(DataError, match="arm 'high'"):
-        estimate_run(tmp_path / "few", levels=(1, 2))
-
-
-def test_one_arm_keeps_its_rows_and_files(tmp_path: Path) -> None:
-    import_samples(arm_file(tmp_path / "one.parquet", 0.5, 10, seed=0), tmp_path / "run")
-    result = estimate_run(tmp_path / "run", levels=(1, 2))
-    assert result.keys() == {"questions", "method", "vote", "unit", "levels"}
-    assert [row["level"] for row in result["levels"]] == [1, 2]
-    assert result["levels"][0].keys() == {"level", "cost", "utility", "standard_error"}
-    table = pq.read_table(tmp_path / "run" / "utility.parquet")
-    names = ["question_id", "utility_1", "error_1", "utility_2", "error_2"]
-    assert table.column_names == names
-    assert list(solve_run(tmp_path / "run", budget=1.5)["shares"]) == ["1", "2"]
-    chosen = pq.read_table(tmp_path / "run" / "allocation.parquet")
-    assert chosen.schema.field("level").type == pa.int64()
+        solve_source(tmp_path / "few", budget=1.5, levels=(1, 2))
 
 
 @pytest.mark.slow
@@ -240,23 +208,9 @@ def test_a_report_on_several_arms_shows_the_plane(run: Path, tmp_path: Path) -> 
         report_run(run, out=out, policies=("router",), **known)
 
 
-@recorded_arms
-def test_one_medium_sample_beats_eight_low_ones(tmp_path: Path) -> None:
-    name = "gpqa-diamond__gpt-5.2-2025-12-11"
-    files = {effort: ARMS / f"{name}@{effort}.parquet" for effort in ("low", "medium", "high")}
-    import_samples(None, tmp_path / "run", arms=files, pool_answers=False)
-    rows = {
-        level_name(row): row
-        for row in list_arms(tmp_path / "run", unit="tokens", levels=(1, 8))["rows"]
-    }
-    assert rows["medium"]["efficient"]
-    assert rows["medium"]["accuracy"] == pytest.approx(0.879, abs=0.001)
-    assert rows["low × 8"]["dominated_by"] == "medium"
-
-
 def test_evaluate_prints_the_arms_of_a_run(run: Path) -> None:
     words = ["evaluate", str(run), "--policies", "mixture", "--unit", "tokens", "--levels", "1,2"]
     shown = CliRunner().invoke(cli, words, catch_exceptions=False).output
     assert "Efficient, by rising cost: low" in shown
     found = json.loads(CliRunner().invoke(cli, [*words, "--json"]).output)
-    assert found["arms"] == list_arms(run, unit="tokens", levels=(1, 2))
+    assert found["arms"] == arms_of(run, (1, 2))

@@ -19,11 +19,9 @@ from hypothesis import strategies as st
 
 from adacompute.core.errors import AdaComputeError
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.research.estimate import estimate_run
-from adacompute.stages.research.grade import grade_run
-from adacompute.stages.research.import_samples import import_samples
-from adacompute.stages.research.solve import solve_run
-from adacompute.stages.research.train import train_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.solve import solve_source
+from adacompute.stages.train import train_run
 
 Rows = list[dict[str, Any]]
 
@@ -140,10 +138,8 @@ def attempt(stage: Callable[..., dict[str, Any]], *arguments: Any, **options: An
     table=tables(),
     grader=st.sampled_from([None, None, "numeric", "exact", "choice"]),
     levels=LEVELS,
-    method=st.sampled_from(["exact", "windows"]),
-    vote=st.sampled_from(["majority", "majority", "best-of", "any"]),
     budgets=st.lists(BUDGET, min_size=2, max_size=2),
-    units=st.lists(UNIT, min_size=2, max_size=2),
+    unit=UNIT,
     policies=st.lists(st.sampled_from(QUICK_POLICIES), max_size=2),
     drop_unparsed=st.booleans(),
 )
@@ -152,10 +148,8 @@ def test_any_table_gives_results_or_expected_errors(
     table: pa.Table,
     grader: str | None,
     levels: tuple[int, ...],
-    method: str,
-    vote: str,
     budgets: list[float],
-    units: list[str],
+    unit: str,
     policies: list[str],
     drop_unparsed: bool,
 ) -> None:
@@ -166,10 +160,7 @@ def test_any_table_gives_results_or_expected_errors(
         if not attempt(import_samples, source, run):
             assert not run.exists()
             return
-        if grader is not None:
-            attempt(grade_run, run, grader=grader)
-        if attempt(estimate_run, run, levels=levels, method=method, vote=vote):
-            attempt(solve_run, run, budget=budgets[0], unit=units[0])
+        attempt(solve_source, source, budget=budgets[0], unit=unit, grader=grader, levels=levels)
         attempt(
             evaluate_run,
             run,
@@ -177,7 +168,7 @@ def test_any_table_gives_results_or_expected_errors(
             levels=levels,
             policies=policies,
             drop_unparsed=drop_unparsed,
-            unit=units[0],
+            unit=unit,
         )
         attempt(train_run, run, policy="mixture", out=place / "bundle", levels=levels)
 
@@ -228,9 +219,7 @@ def test_damaged_run_gives_results_or_expected_errors(
     source, run = write(place / "source.parquet", rows[:64]), place / "run"
     stages: list[Callable[[], Any]] = [
         lambda: import_samples(source, run),
-        lambda: grade_run(run, grader="exact"),
-        lambda: estimate_run(run, levels=(1, 2)),
-        lambda: solve_run(run, budget=1.5),
+        lambda: solve_source(run, budget=1.5, levels=(1, 2)),
     ]
     for stage in stages:
         stage()

@@ -25,8 +25,7 @@ from adacompute.models.messages import Capabilities
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import NANO
 from adacompute.stages.inputs import read_pool
-from adacompute.stages.probe import probe_run
-from adacompute.stages.research.train import train_run
+from adacompute.stages.train import train_run
 from adacompute.storage.paid_samples import LOST, PaidTotals, read_payments, sum_payments
 from adacompute.storage.store import Run
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
@@ -193,7 +192,7 @@ def test_interrupt_stores_running_calls(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 60), tmp_path / "run"
     with serve_fake(FakeSettings(latency_s=0.2, n="ignored")) as fake:
         more = ("--samples", "20", "--config", "concurrency=8")
-        probe_run(base_url=fake.base_url, model="fake")
+        save_cached(cache_path(), fake.base_url, "fake", Capabilities(), ttl_s=3600)  # no probes
         before = fake.stats()["choices"]
         process = subprocess.Popen(
             command(questions, run, fake, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE

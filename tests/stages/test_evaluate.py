@@ -25,9 +25,8 @@ from adacompute.evaluation.registry import list_policies
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages import evaluate
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.research.grade import grade_run
-from adacompute.stages.research.import_samples import import_samples
-from adacompute.stages.research.train import train_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.train import train_run
 
 Rows = list[dict[str, Any]]
 
@@ -128,22 +127,6 @@ def test_finished_evaluation_is_skipped(run: Path) -> None:
 def test_evaluation_runs_again_when_an_argument_changes(run: Path, change: dict[str, Any]) -> None:
     first = evaluate_run(run, **QUICK)
     assert evaluate_run(run, **{**QUICK, **change}) != first
-
-
-def test_evaluation_runs_again_when_grades_change(run: Path) -> None:
-    assert evaluate_run(run, **QUICK)["rows"][0]["accuracy"] > 0.5
-    grade_run(run, grader="exact")
-    assert evaluate_run(run, **QUICK)["rows"][0]["accuracy"] == 0.0
-
-
-def test_grades_changed_during_evaluation_make_it_stale(run: Path) -> None:
-    def disturb(what: str) -> None:
-        if what == "mixture":
-            grade_run(run, grader="exact")
-
-    before = evaluate_run(run, **QUICK, progress=disturb)
-    assert before["rows"][0]["accuracy"] > 0.5
-    assert evaluate_run(run, **QUICK)["rows"][0]["accuracy"] == 0.0
 
 
 def test_progress_names_every_policy(run: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,12 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from adacompute.cli.main import cli
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.stages.research.grade import grade_run
-from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.import_samples import import_samples
 from adacompute.storage.store import Run
 
 Rows = list[dict[str, Any]]
@@ -54,7 +50,6 @@ def test_import_counts_questions_and_samples(source: Path, tmp_path: Path) -> No
                 "unparsed": 18,
             }
         ],
-        "pool_answers": True,
     }
 
 
@@ -90,10 +85,6 @@ def test_equal_answers_with_different_grades_are_refused_with_the_question(tmp_p
     pq.write_table(pa.table(rows), tmp_path / "samples.parquet")
     with pytest.raises(DataError, match="'b'"):
         import_samples(tmp_path / "samples.parquet", tmp_path / "run")
-    kept = import_samples(
-        tmp_path / "samples.parquet", tmp_path / "run", allow_inconsistent_grades=True
-    )
-    assert kept["samples"] == 4
 
 
 def test_import_says_how_many_samples_and_texts_there_are(tmp_path: Path) -> None:
@@ -139,20 +130,20 @@ def arm_file(path: Path, answers: AnswersOf, **columns: Any) -> Path:
 
 @pytest.fixture
 def two_arms(tmp_path: Path) -> dict[str, Path]:
-    """Return the files of two arms, whose equal answers mean different things."""
+    """Return the files of two arms with different questions."""
     low: AnswersOf = {"a": ["5", "6", None], "b": ["5"]}
     high = {"a": ["005", "6"], "c": ["6", "6"]}
     return {
-        "low": arm_file(tmp_path / "low.parquet", low, gold="5"),
-        "high": arm_file(tmp_path / "high.parquet", high, gold="6"),
+        "low": arm_file(tmp_path / "low.parquet", low),
+        "high": arm_file(tmp_path / "high.parquet", high),
     }
 
 
 def test_files_of_several_arms_are_imported_with_all_questions(
     two_arms: dict[str, Path], tmp_path: Path
 ) -> None:
-    result = import_samples(None, tmp_path / "run", arms=two_arms, pool_answers=False)
-    assert (result["questions"], result["samples"], result["pool_answers"]) == (3, 8, False)
+    result = import_samples(None, tmp_path / "run", arms=two_arms)
+    assert (result["questions"], result["samples"]) == (3, 8)
     assert [tuple(arm.values()) for arm in result["arms"]] == [
         ("low", 2, 4, 1, 3, 1),
         ("high", 2, 4, 2, 2, 0),
@@ -160,14 +151,14 @@ def test_files_of_several_arms_are_imported_with_all_questions(
     recorded = Run(tmp_path / "run").encoded_samples()
     assert recorded.arms == ("low", "high")
     assert recorded.arm.tolist() == [0, 0, 0, 1, 1, 0, 1, 1]
-    assert recorded.answers.answer.tolist() == [0, 1, -1, 2, 3, 0, 0, 0]
+    assert recorded.answers.answer.tolist() == [0, 1, -1, 2, 1, 0, 0, 0]
 
 
-def test_answers_with_different_grades_in_different_arms_need_no_pool(
-    two_arms: dict[str, Path], tmp_path: Path
-) -> None:
+def test_answers_with_different_grades_in_different_arms_are_refused(tmp_path: Path) -> None:
+    low = arm_file(tmp_path / "low.parquet", {"a": ["5"]})
+    high = arm_file(tmp_path / "high.parquet", {"a": ["5"]}, gold="6")
     with pytest.raises(DataError, match="'a'"):
-        import_samples(None, tmp_path / "run", arms=two_arms)
+        import_samples(None, tmp_path / "run", arms={"low": low, "high": high})
     assert not (tmp_path / "run").exists()
 
 
@@ -191,19 +182,13 @@ def test_grades_stay_where_there_is_no_gold_answer(tmp_path: Path) -> None:
     assert Run(tmp_path / "run").encoded_samples().answers.answer.tolist() == [0, 0, 1]
 
 
-@pytest.mark.parametrize("pool_answers", [True, False])
-def test_ungraded_arms_are_graded_by_the_gold_answers_of_their_arm(
-    tmp_path: Path, *, pool_answers: bool
-) -> None:
+def test_ungraded_arms_are_graded_by_the_gold_answer_of_the_question(tmp_path: Path) -> None:
     rows = {"question_id": ["a"] * 4, "sample": [0, 1, 0, 1], "arm": ["x", "x", "y", "y"]}
     columns = {"answer": ["A", "B", "A", "B"], "gold": ["A", "A", "B", "B"]}
     pq.write_table(pa.table({**rows, **columns}), tmp_path / "samples.parquet")
     run = tmp_path / "run"
-    import_samples(tmp_path / "samples.parquet", run, grader="exact", pool_answers=pool_answers)
-    expected = [True, False, True, False] if pool_answers else [True, False, False, True]
-    assert Run(run).samples()["correct"].to_pylist() == expected
-    grade_run(run, grader="choice")
-    assert Run(run).samples()["correct"].to_pylist() == expected
+    import_samples(tmp_path / "samples.parquet", run, grader="exact")
+    assert Run(run).samples()["correct"].to_pylist() == [True, False, True, False]
 
 
 def test_sample_numbers_may_repeat_between_arms_only(tmp_path: Path) -> None:
@@ -214,14 +199,6 @@ def test_sample_numbers_may_repeat_between_arms_only(tmp_path: Path) -> None:
         import_samples(tmp_path / "samples.parquet", tmp_path / "run")
 
 
-def test_pooling_of_a_run_does_not_change(two_arms: dict[str, Path], tmp_path: Path) -> None:
-    low = {"low": two_arms["low"]}
-    first = import_samples(None, tmp_path / "run", arms=low)
-    assert import_samples(None, tmp_path / "run", arms=low) == first
-    with pytest.raises(DataError, match="pooled"):
-        import_samples(None, tmp_path / "run", arms=low, pool_answers=False)
-
-
 def test_samples_come_from_a_source_or_from_arms(
     source: Path, two_arms: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -229,20 +206,6 @@ def test_samples_come_from_a_source_or_from_arms(
         import_samples(source, tmp_path / "run", arms=two_arms)
     with pytest.raises(ConfigError):
         import_samples(None, tmp_path / "run")
-
-
-def test_arms_are_options_of_the_command(two_arms: dict[str, Path], tmp_path: Path) -> None:
-    options = [word for name, path in two_arms.items() for word in ("--arm", f"{name}={path}")]
-    command = ["research", "import", "--run", str(tmp_path / "run"), *options]
-    done = CliRunner().invoke(cli, [*command, "--config", "pool-answers=false", "--json"])
-    assert done.exit_code == 0
-    assert [arm["arm"] for arm in json.loads(done.stdout)["arms"]] == ["low", "high"]
-    assert (
-        "do not pool"
-        in CliRunner().invoke(cli, [*command, "--config", "pool-answers=false"]).stdout
-    )
-    for wrong in (["--arm", "low"], ["--arm", f"low={two_arms['high']}"]):
-        assert CliRunner().invoke(cli, [*command, *wrong]).exit_code == 2
 
 
 @recorded_arms
@@ -269,16 +232,6 @@ def test_recorded_integers_pool_across_arms(tmp_path: Path) -> None:
         is_correct = recorded.answers.correct[own]
         assert len(set(recorded.answers.answer[own][is_correct].tolist())) == 1
         assert len(set(recorded.arm[own][is_correct].tolist())) > 1
-
-
-@recorded_arms
-def test_recorded_letters_do_not_pool(tmp_path: Path) -> None:
-    names = ("low", "high")
-    arms = {name: ARMS / f"gpqa-diamond__gpt-5.2-2025-12-11@{name}.parquet" for name in names}
-    with pytest.raises(DataError, match="same answer"):
-        import_samples(None, tmp_path / "run", arms=arms)
-    result = import_samples(None, tmp_path / "run", arms=arms, pool_answers=False)
-    assert [arm["samples"] for arm in result["arms"]] == [1584, 1584]
 
 
 @recorded_arms

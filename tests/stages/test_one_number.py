@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from adacompute.cli.main import cli
 from adacompute.datasets.example import find_example
-from adacompute.stages.research.import_samples import import_samples
+from adacompute.stages.import_samples import import_samples
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -14,13 +14,13 @@ from adacompute.evaluation.experiment import Experiment, PolicyFactory
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.scoring import held_out, oracles
 from adacompute.stages import report
+from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.fit import fit_run
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
-from adacompute.stages.research.calibrate import calibrate_run
-from adacompute.stages.research.import_samples import import_samples
-from adacompute.stages.research.train import train_run
 from adacompute.stages.results import RunResults
+from adacompute.stages.train import train_run
 from adacompute.storage.result_files import DIRECTORY
 
 Rows = list[dict[str, Any]]

@@ -25,16 +25,14 @@ from adacompute.policies.bundles.bundle_checks import check_verdict
 from adacompute.policies.bundles.bundle_files import find_digest
 from adacompute.policies.stopping import VoteLeadRule
 from adacompute.sampling.session import ParsedAnswer, Session
+from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.fit import fit_run
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
-from adacompute.stages.research.arms import list_arms
-from adacompute.stages.research.calibrate import calibrate_run
-from adacompute.stages.research.estimate import estimate_run
-from adacompute.stages.research.grade import grade_run
-from adacompute.stages.research.import_samples import import_samples
-from adacompute.stages.research.train import train_run
 from adacompute.stages.same_answer import describe_same_answer
+from adacompute.stages.solve import solve_source
+from adacompute.stages.train import train_run
 from adacompute.storage.store import SAMPLES, Run
 
 QUESTIONS, RECORDED = 120, 6
@@ -134,19 +132,16 @@ def test_a_run_without_grades_is_refused_where_grades_are_needed(
     assert not Run(run).is_graded
     assert pq.read_table(run / SAMPLES)["correct"].null_count == QUESTIONS * RECORDED
     stages: list[Callable[[], object]] = [
-        lambda: estimate_run(run),
+        lambda: solve_source(run, budget=2.0),
         lambda: train_run(run, policy="mixture", out=tmp_path / "other"),
         lambda: calibrate_run(run, bundle=bundle, budget=3.0),
         lambda: evaluate_run(run),
         lambda: report_run(run, out=tmp_path / "page.html"),
-        lambda: list_arms(run),
         lambda: ada.read_samples(run),
     ]
     for stage in stages:
         with pytest.raises(DataError, match=r"have no grades, which this needs: .*fit SOURCE"):
             stage()
-    with pytest.raises(DataError, match="no gold answer, so its samples cannot be graded"):
-        grade_run(run, grader="numeric")
 
 
 def test_without_today_samples_without_grades_are_refused_before_a_run_is_made(

@@ -14,9 +14,8 @@ from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.features.draft import SURPRISE
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages.evaluate import evaluate_run
-from adacompute.stages.research.grade import grade_run
-from adacompute.stages.research.import_samples import import_samples
-from adacompute.stages.research.train import train_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.train import train_run
 
 Rows = list[dict[str, Any]]
 
@@ -72,16 +71,11 @@ def test_training_is_deterministic(run: Path, tmp_path: Path, policy: str) -> No
     assert "bundle.json" in written[0]
 
 
-def test_bundle_records_the_model_and_the_latest_grader(source: Path, tmp_path: Path) -> None:
+def test_bundle_records_the_model_and_the_grader(source: Path, tmp_path: Path) -> None:
     run, out = tmp_path / "named", tmp_path / "bundle"
     import_samples(source, run, model="m", grader="choice")
     trained = train_run(run, policy="mixture", out=out)
     assert (trained["model"], trained["grader"]) == ("m", "choice")
-    before = load_bundle(out).data_hash
-    grade_run(run, grader="numeric")
-    train_run(run, policy="mixture", out=out)
-    assert load_bundle(out).grader == "numeric"
-    assert load_bundle(out).data_hash != before
     train_run(run, policy="mixture", out=out, model="other", grader="exact")
     assert (load_bundle(out).model, load_bundle(out).grader) == ("other", "exact")
 
@@ -123,24 +117,6 @@ def test_other_directories_are_not_overwritten(run: Path, tmp_path: Path) -> Non
     with pytest.raises(BundleError, match="use another path"):
         train_run(run, policy="mixture", out=tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter.tex").exists()
-
-
-def test_bundle_records_the_round_cost(run: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"policy": "sequential", "levels": (1, 2, 4)}
-    paid = train_run(run, out=tmp_path / "paid", **options, round_cost=1.5)
-    bundle = load_bundle(tmp_path / "paid")
-    assert paid["round_cost"] == 1.5
-    assert bundle.notes["costs"] == {"token_prices": None, "native_n": False, "round_cost": 1.5}
-    assert bundle.policy.votes.round_cost == pytest.approx(1.5)  # type: ignore[attr-defined]
-    free = train_run(run, out=tmp_path / "free", **options)
-    last, least = free["on_training_questions"][-1], paid["on_training_questions"][-1]
-    assert least["rounds"] < last["rounds"]
-    assert free["on_training_questions"][0]["cost"] == pytest.approx(1.0)
-    assert paid["on_training_questions"][0]["cost"] >= 2.5
-    with pytest.raises(ConfigError, match="round_cost"):
-        train_run(run, out=tmp_path / "none", **options, round_cost=math.inf)
-    with pytest.raises(ConfigError, match="price"):
-        train_run(run, out=tmp_path / "none", **options, native_n=True)
 
 
 def test_bundle_records_the_tie_break(run: Path, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from adacompute.datasets.rows import SAMPLE_SCHEMA as SCHEMA
 from adacompute.storage import store
 from adacompute.storage.regular_files import write_atomically
 from adacompute.storage.store import (
-    GRADES,
     SAMPLES,
     Run,
     SampleSet,
@@ -59,20 +58,11 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_artifacts_are_read_as_written(run: Run) -> None:
-    assert run.read_table(SAMPLES, stage="import").equals(tidy(FEW))
+    assert run.recorded_samples().equals(tidy(FEW))
     assert run.samples().equals(tidy(FEW))
     manifest = run.manifest("import")
     assert manifest is not None
     assert manifest.outputs == run.hashes([SAMPLES, "absent.parquet"])
-
-
-def test_grades_replace_the_recorded_answers(run: Run) -> None:
-    grades = pa.table({"answer": [None, "7", "7"], "correct": [False, True, True]})
-    finish(run, "grade", GRADES, grades, inputs=run.hashes([SAMPLES]))
-    samples = run.samples()
-    assert samples["answer"].to_pylist() == [None, "7", "7"]
-    assert samples["correct"].to_pylist() == [False, True, True]
-    assert samples["question_id"].to_pylist() == ["a", "a", "b"]
 
 
 def test_find_finished_matches_arguments_and_inputs(run: Run) -> None:
@@ -115,24 +105,6 @@ def test_the_manifest_is_written_after_all_artifacts(
     assert written == ["one.parquet", "two.json", "stage.manifest.json"]
 
 
-def test_a_crash_before_the_manifest_leaves_the_stage_unfinished(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grades = pa.table({"answer": ["7", "7", "7"], "correct": [True, True, True]})
-    inputs = run.hashes([SAMPLES])
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "write_manifest", crash)
-        with pytest.raises(KeyboardInterrupt):
-            finish(run, "grade", GRADES, grades, inputs=inputs)
-    left = run.file(GRADES).read_bytes()
-    assert run.find_finished("grade", {}, inputs) is None
-    with pytest.raises(DataError, match=r"adacompute research grade .* again$"):
-        run.samples()
-    finish(run, "grade", GRADES, grades, inputs=inputs)
-    assert run.file(GRADES).read_bytes() == left
-    assert run.samples()["answer"].to_pylist() == ["7", "7", "7"]
-
-
 def crash(*_: object) -> None:
     raise KeyboardInterrupt
 
@@ -148,21 +120,11 @@ def test_a_crash_during_a_rerun_leaves_the_stage_unfinished(
         run.samples()
 
 
-def test_a_table_made_from_other_inputs_is_rejected(run: Run) -> None:
-    finish(run, "estimate", "utility.parquet", tidy(FEW), inputs=run.hashes([SAMPLES]))
-    run.read_table("utility.parquet", stage="estimate", inputs=[SAMPLES, GRADES])
-    finish(run, "grade", GRADES, tidy(FEW), inputs=run.hashes([SAMPLES]))
-    with pytest.raises(DataError, match=r"or grades: run 'adacompute research estimate"):
-        run.read_table("utility.parquet", stage="estimate", inputs=[SAMPLES, GRADES])
-
-
 def test_a_missing_run_and_a_file_have_different_errors(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"has no samples.parquet: first run 'adacompute research import"
-    ):
+    with pytest.raises(DataError, match=r"has no samples.parquet: first run 'adacompute fit"):
         Run(tmp_path / "nowhere").samples()
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"is a file, not a run: first 'adacompute research import"):
+    with pytest.raises(DataError, match=r"is a file, not a run: first 'adacompute fit"):
         Run(tmp_path / "file").samples()
 
 
@@ -179,16 +141,14 @@ def test_an_altered_artifact_is_rejected_in_one_sentence(run: Run) -> None:
 
 def test_an_artifact_that_was_never_a_table_is_rejected_in_one_sentence(run: Run) -> None:
     run.finish("import", arguments={}, inputs={}, outputs={SAMPLES: {"no": "table"}}, result={})
-    with pytest.raises(
-        DataError, match=r"cannot be read \(.*\): run 'adacompute research import .*' again$"
-    ):
+    with pytest.raises(DataError, match=r"cannot be read \(.*\): run 'adacompute fit .*' again$"):
         run.samples()
 
 
 def test_has_artifact_compares_bytes(run: Run) -> None:
     assert run.has_artifact(SAMPLES, tidy(FEW))
     assert not run.has_artifact(SAMPLES, tidy(FEW[:2]))
-    assert not run.has_artifact(GRADES, tidy(FEW))
+    assert not run.has_artifact("other.parquet", tidy(FEW))
 
 
 def test_equal_tables_are_written_as_equal_bytes(tmp_path: Path) -> None:
@@ -266,18 +226,15 @@ def test_keys_groups_and_samples_do_not_depend_on_the_order_of_rows(
     cells=TABLES,
     arm=st.sampled_from([None, "small"]),
     model=st.sampled_from([None, "m"]),
-    pool_answers=st.booleans(),
 )
 def test_one_arm_is_encoded_as_samples_without_arms(
     cells: list[tuple[tuple[str, int], tuple[str | None, str | None]]],
     arm: str | None,
     model: str | None,
-    *,
-    pool_answers: bool,
 ) -> None:
     plain = [sample(q, n, answer, question=text) for (q, n), (answer, text) in cells]
     rows = [{**row, "arm": arm, "model": model} for row in plain]
-    found = encode_samples(tidy(rows), pool_answers=pool_answers)
+    found = encode_samples(tidy(rows))
     assert as_lists(found) == reference(plain)
     assert found.order.tolist() == encode_samples(tidy(plain)).order.tolist()
     assert found.arms == (arm or model or "default",)
@@ -300,27 +257,6 @@ def test_samples_are_sorted_by_arm_within_a_question() -> None:
     assert found.arm.tolist() == [0, 0, 1, 1, 1, 2]
     assert found.order.tolist() == [3, 0, 1, 4, 5, 2]
     assert found.answers.answer.tolist() == [0, 0, 1, 0, UNPARSED, 0]
-
-
-def test_answers_of_different_arms_differ_without_pooling() -> None:
-    found = encode_samples(tidy(ARMS), pool_answers=False)
-    assert found.answers.answer.tolist() == [0, 0, 1, 2, UNPARSED, 0]
-    assert found.answers.correct.tolist() == [True, True, False, True, False, True]
-
-
-@pytest.mark.parametrize("pool_answers", [True, False])
-def test_a_run_is_encoded_as_it_records(tmp_path: Path, *, pool_answers: bool) -> None:
-    run = Run(tmp_path / "run")
-    known: dict[str, Any] = {"arguments": {}, "inputs": {}, "outputs": {SAMPLES: tidy(ARMS)}}
-    run.finish("import", **known, result={"pool_answers": pool_answers})
-    expected = encode_samples(tidy(ARMS), pool_answers=pool_answers)
-    assert run.encoded_samples().answers.answer.tolist() == expected.answers.answer.tolist()
-    assert run.pool_answers == pool_answers
-
-
-def test_a_run_that_records_nothing_pools(run: Run) -> None:
-    assert run.encoded_samples().arms == ("default",)
-    assert run.pool_answers
 
 
 def test_copies_of_a_text_share_a_group_and_questions_without_text_share_none() -> None:

@@ -48,7 +48,7 @@ for estimator in (
 research.ValueRouter(levels=[1, 2])
 research.EarlyStopping(tie_break="logprob")
 
-result = ada.calibrate(policy, samples, budget=2.0, confidence=0.9, horizon=100)
+result = ada.calibrate(policy, samples, budget=2.0, confidence=0.9)
 assert_type(result, ada.Calibration)
 assert_type(result.verdict, str)
 assert_type(result.gain, float)

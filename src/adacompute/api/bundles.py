@@ -53,7 +53,7 @@ def _find_parameters(kind: type[RegisteredEstimator], bundle: Bundle) -> dict[st
     """Return the parameters that a policy was fitted with."""
     notes = bundle.notes
     known = notes.get("parameters")
-    if known is None:  # `adacompute research train` fitted it
+    if known is None:  # `adacompute fit` fitted it
         sees_all = notes["experiment"]["use_confidence"]
         known = {
             **notes["experiment"],

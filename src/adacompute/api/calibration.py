@@ -35,8 +35,8 @@ from adacompute.evaluation.scoring.verdict import calibrate as calibrate_score
 from adacompute.evaluation.scoring.verdict import calibrate_pooled, describe_excess
 from adacompute.policies.bundles.bundle import SAVES, FrontierPoint
 from adacompute.report.result_plots import plot_calibration
+from adacompute.stages.calibrate import check_rounds, check_settings, fit_for_rounds
 from adacompute.stages.inputs import check_goal
-from adacompute.stages.research.calibrate import check_rounds, check_settings, fit_for_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,12 +103,10 @@ class Calibration(Tabular):
     latency_p95_s: float | None
     arm_shares: list[dict[str, Any]]
     confidence: float
-    cost_confidence: float | None
     margin: float
     n_questions: int
     n_independent: int
     n_assignments: int
-    horizon: int | None
     max_rounds: int | None
     retry_gain: float
     max_budget: float
@@ -212,8 +210,6 @@ def calibrate(
     tolerance: float = 0.005,
     today_calls: str | None = None,
     confidence: float = 0.95,
-    cost_confidence: float | None = None,
-    horizon: int | None = None,
     min_precision: float | None = None,
     max_rounds: int | None = None,
     progress: Progress = None,
@@ -226,17 +222,16 @@ def calibrate(
 
     The policy must be fitted to the same samples. Clones of it are fitted to the training questions
     of each fold and scored on the others. The frontier that is found is kept as
-    ``policy.frontier_``. By default the expected cost is the budget; with ``cost_confidence`` an
-    upper bound of it is. With ``horizon`` costs are predicted for that many next questions, else
-    for the long run. If the interval of the gain contains zero and lies within half a point of it,
-    the verdict is no gain. ``policy.precision_`` is the largest share of the questions whose
-    answers are right at least as often as ``min_precision``. With ``max_rounds`` the price is for
-    so many rounds per question. ``progress`` is called with each step; True prints them.
+    ``policy.frontier_``. The expected cost is the budget. If the interval of the gain contains zero
+    and lies within half a point of it, the verdict is no gain. ``policy.precision_`` is the largest
+    share of the questions whose answers are right at least as often as ``min_precision``. With
+    ``max_rounds`` the price is for so many rounds per question. ``progress`` is called with each
+    step; True prints them.
     """
     estimator = as_estimator(policy)
     estimator.check_fitted_to(samples)
     check_goal(budget, today, unit=samples.unit)
-    settings = check_settings(confidence, cost_confidence, horizon, tolerance, min_precision)
+    settings = check_settings(confidence, tolerance, min_precision)
     now = None if today is None else read_today(today, today_calls)
     score, final = _score(estimator, samples, budget, max_rounds, read_progress(progress))
     found = calibrate_score(score, final, budget=budget, today=now, settings=settings)

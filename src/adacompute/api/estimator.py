@@ -22,8 +22,8 @@ from adacompute.features.embedding import pin_encoder
 from adacompute.policies.bundles.bundle import Bundle, save_bundle
 from adacompute.policies.policy import Policy
 from adacompute.sampling.session import Session
-from adacompute.stages.research.calibrate import keep_calibrations
-from adacompute.stages.research.train import make_bundle
+from adacompute.stages.calibrate import keep_calibrations
+from adacompute.stages.train import make_bundle
 
 if TYPE_CHECKING:
     from os import PathLike

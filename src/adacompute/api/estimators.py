@@ -30,7 +30,7 @@ from adacompute.stages.inputs import (
     check_seed,
     resolve_budgets,
 )
-from adacompute.stages.research.train import check_choice
+from adacompute.stages.train import check_choice
 
 if TYPE_CHECKING:
     from adacompute.core.types import IntArray

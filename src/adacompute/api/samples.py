@@ -28,19 +28,19 @@ from adacompute.features.text import extract_features
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import TokenPrices, parse_token_prices
+from adacompute.stages.import_samples import (
+    check_grades,
+    check_parsed,
+    find_model,
+    pool_arms,
+    read_graded,
+)
 from adacompute.stages.inputs import (
     describe_source,
     find_settings,
     find_template,
     hash_run,
     make_pool,
-)
-from adacompute.stages.research.import_samples import (
-    check_grades,
-    check_parsed,
-    find_model,
-    pool_arms,
-    read_graded,
 )
 from adacompute.storage.store import SAMPLES as SAMPLES_FILE
 from adacompute.storage.store import Run, SampleSet, encode_samples, hash_table
@@ -89,8 +89,7 @@ class Samples(Tabular):
 
     `read_samples` makes it. ``len`` is the number of questions. ``grader`` extracts answers when a
     policy runs, ``unit`` is what budgets are in, ``model`` is the model that was sampled,
-    ``template`` and ``settings`` are how, where that is known. ``pool_answers`` is whether equal
-    answers of different arms are the same answer.
+    ``template`` and ``settings`` are how, where that is known.
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class Samples(Tabular):
         costs: CostModel = COUNT_SAMPLES,
         origin: SampleOrigin | None = None,
         data_hash: str | None = None,
-        pool_answers: bool = True,
     ) -> None:
         origin = origin or SampleOrigin()
         self._table = table
@@ -111,7 +109,6 @@ class Samples(Tabular):
         self.model = origin.model
         self.template = origin.template
         self.settings = origin.settings
-        self.pool_answers = pool_answers
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -129,7 +126,7 @@ class Samples(Tabular):
     @cached_property
     def encoded(self) -> SampleSet:
         """The samples as numbers, sorted by question."""
-        return encode_samples(self._table, pool_answers=self.pool_answers)
+        return encode_samples(self._table)
 
     @property
     def answers(self) -> Answers:
@@ -185,7 +182,7 @@ class Samples(Tabular):
     def _replace(self, table: Any) -> Samples:  # noqa: ANN401 - pyarrow has no types
         known: dict[str, Any] = {"grader": self.grader, "costs": self.costs}
         origin = SampleOrigin(self.model, self.template, self.settings)
-        return Samples(table, origin=origin, pool_answers=self.pool_answers, **known)
+        return Samples(table, origin=origin, **known)
 
     def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return the samples as a pyarrow Table, one row per sample."""
@@ -222,8 +219,6 @@ def read_samples(
     price_as: Mapping[str, str] | None = None,
     native_n: bool = False,
     round_cost: float = 0.0,
-    allow_inconsistent_grades: bool = False,
-    pool_answers: bool = True,
 ) -> Samples:
     """Read recorded samples from a path, the name ``example``, or a table in memory.
 
@@ -231,8 +226,7 @@ def read_samples(
     ``gold``; it also extracts answers when a policy runs. ``columns`` maps our names of columns to
     those of the source, where they cannot be guessed. Budgets are in ``unit``; ``token_prices`` are
     for money, and ``price_as`` maps models that a file of them does not list to listed ones. Equal
-    answers with different grades are refused unless ``allow_inconsistent_grades`` is set. Without
-    ``pool_answers``, answers of different arms are never equal; a run records that itself.
+    answers with different grades are refused.
 
     >>> len(read_samples("example"))
     300
@@ -241,21 +235,18 @@ def read_samples(
     grader = grader or find_grader(path)
     judge = load_grader(grader) if isinstance(grader, str) else grader
     costs = CostModel(unit, _read_prices(token_prices, unit, price_as), native_n, round_cost)
-    known: dict[str, Any] = {"grader": judge, "costs": costs, "pool_answers": pool_answers}
+    known: dict[str, Any] = {"grader": judge, "costs": costs}
     if path is not None and (path / SAMPLES_FILE).is_file():
         return _select_prices(_read_run(Run(path), model, known), token_prices, price_as)
     found = _to_arrow(source) if path is None else path
     reference = None if gold is None else str(gold)
-    how: dict[str, Any] = {"columns": columns, "pool_answers": pool_answers}
-    table = read_graded(found, judge, reference, **how).samples
-    table = pool_arms(table, judge) if pool_answers else table
+    table = pool_arms(read_graded(found, judge, reference, columns=columns).samples, judge)
     origin = _find_origin(path, model or find_model(table))
     samples = Samples(table, origin=origin, **known)
     _select_prices(samples, token_prices, price_as)
     if judge is not None:
         check_parsed(samples.encoded)
-    if not allow_inconsistent_grades:
-        check_grades(samples.encoded)
+    check_grades(samples.encoded)
     return samples
 
 
@@ -274,7 +265,6 @@ def _read_run(run: Run, model: str | None, known: dict[str, Any]) -> Samples:
         known["grader"] = load_grader(source["grader"])
     model = model or source.get("model")
     origin = SampleOrigin(model, find_template(source), find_settings(source))
-    known["pool_answers"] = run.pool_answers
     return Samples(run.samples(), origin=origin, data_hash=hash_run(run), **known)
 
 

@@ -236,10 +236,9 @@ def _expected_cost(result: Result) -> str:
 
     scale, _ = cost_scale(result["unit"])
     low, high = (format_value(result[name] * scale) for name in ("cost_low", "cost_high"))
-    when = f"over {result['horizon']} questions" if result["horizon"] else "in the long run"
     return (
         f"{format_cost(result['cost'], result['unit'])} "
-        f"({format_percent(result['confidence'], 0)} interval {low} to {high} {when})"
+        f"({format_percent(result['confidence'], 0)} interval {low} to {high} in the long run)"
     )
 
 

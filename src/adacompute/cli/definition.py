@@ -40,13 +40,13 @@ LISTS: dict[Any, click.ParamType] = {int: WHOLE_NUMBERS, float: NUMBERS, str: NA
 SCALARS: dict[Any, Any] = {int: int, float: float, str: str, Path: RUN}
 
 
-def _find_run(_: click.Context, __: click.Parameter, path: Path) -> Path:
+def find_run(_: click.Context, __: click.Parameter, path: Path) -> Path:
     """Return the run in the directory of a bundle, or the run itself."""
     inside = path / "run"
     return inside if (path / "bundle.json").is_file() and inside.is_dir() else path
 
 
-DIRECTORY = click.argument("run", metavar="DIR", type=RUN, callback=_find_run)
+DIRECTORY = click.argument("run", metavar="DIR", type=RUN, callback=find_run)
 """The run directory that a command is about, or that of the bundle that was fitted to it."""
 
 

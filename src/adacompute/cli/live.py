@@ -1,4 +1,4 @@
-"""Live commands: they talk to a model server, or run and inspect a gateway in front of one.
+"""Live commands: they talk to a model server, or run a gateway in front of one.
 
 Each command parses its options, calls one stage and prints the result. It computes nothing itself.
 """
@@ -25,20 +25,9 @@ from adacompute.cli.output import (
     show,
 )
 from adacompute.core.errors import needs_extra
-from adacompute.options.main import CapsOptions, CollectOptions, ProbeOptions, ServeOptions
+from adacompute.options.main import CollectOptions, ServeOptions
 
 Result = dict[str, Any]
-
-
-@command("probe", ProbeOptions)
-def probe(*, options: ProbeOptions, as_json: bool) -> None:
-    """Probe a server."""
-    from adacompute.stages.probe import probe_run
-
-    with progress("Probing") as report:
-        report(options.base_url)
-        result = probe_run(options=options)
-    show(result, _print_probe, as_json=as_json)
 
 
 @command(
@@ -77,24 +66,6 @@ def serve(*, options: ServeOptions, as_json: bool) -> None:
         show(check_serving(configure(options=options)), _print_serving, as_json=as_json)
         return
     start_serving(options, lambda line: click.echo(f"adacompute: {line}", err=True))
-
-
-@command("caps", CapsOptions, click.argument("path", metavar="CONFIG", type=RUN))
-def caps(*, path: Path, options: CapsOptions, as_json: bool) -> None:
-    """List caps."""
-    with needs_extra("serve"):
-        from adacompute.stages.caps import list_caps
-
-    show(list_caps(path, options=options), _print_caps, as_json=as_json)
-
-
-def _print_probe(result: Result) -> None:
-    """Print what an upstream does."""
-    rows = [
-        {"Feature": row["feature"], "Found": row["found"], "Consequence": row["consequence"]}
-        for row in result["findings"]
-    ]
-    print_rows(f"{format_value(result['model'])} at {format_value(result['base_url'])}", rows)
 
 
 def _print_collection(result: Result) -> None:
@@ -209,6 +180,9 @@ def _print_serving_limits(result: Result) -> None:
         for one in result["directories"]
     ]
     print_rows("Directories", rows)
+    for model in result["models"]:
+        if model["found"] is not None:
+            print_values(f"What a probe of {model['model']} found", model["found"])
     probe = result["probe"]
     if not probe["models"]:
         print_text("The start needs no probe.")
@@ -241,31 +215,3 @@ def _print_upstreams(upstreams: list[Result]) -> None:
         for row in upstreams
     ]
     print_rows("Upstreams", rows)
-
-
-def _print_caps(result: Result) -> None:
-    """Print the state of the store, and the accounts of caps, one row per account."""
-    replicas, status = result["replicas"], str(result["replicas"]["status"])
-    if names := ", ".join(name[:8] for name in replicas["waiting_for"]):
-        status += f": waits for {names}"
-    print_values(
-        "Store of accounts",
-        {
-            "Store": result["store"],
-            "Running replicas": replicas["running"],
-            "Status": status,
-        },
-    )
-    if not result["accounts"]:
-        return
-    rows = [
-        {
-            "Account": row["name"],
-            "Limit": row["limit"],
-            "Spent": row["spent"],
-            "Held": row["held"],
-            "Replicas": row["replicas"],
-        }
-        for row in result["accounts"]
-    ]
-    print_rows("Accounts", rows)

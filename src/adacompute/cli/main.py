@@ -13,29 +13,14 @@ from typing import NoReturn
 
 import click
 
-from adacompute.cli import analysis, batch, live, pipeline
+from adacompute.cli import batch, live, pipeline, spending
 from adacompute.cli.definition import format_help
 from adacompute.cli.output import fail
 from adacompute.core.errors import AdaComputeError, ConfigError
 
-REPOSITORY = "is not part of the package: run python -m reproduction"
-MOVED = {
-    ("reproduce", ""): f"reproduce {REPOSITORY} RUN… --out DIR in the repository",
-    ("evaluate", "--protocol"): f"evaluate --protocol {REPOSITORY} evaluate RUN in the repository",
-    ("calibrate", "--accuracy-of"): "there is no --accuracy-of: use --today N, what you run now",
-    ("calibrate", "--share"): "there is no --share: use --today N and --config tolerance=…",
-    ("caps", ""): "use adacompute spend caps",
-}
-"""Commands and options that were here, and what to use instead."""
-
 EXAMPLES = """Spend an LLM inference budget where it buys accuracy.
 
 adacompute fit samples.csv --today 5 --out policy
-"""
-RESEARCH_EXAMPLES = """Steps that fit takes by itself, and tools for research.
-
-adacompute research import samples.csv --run run
-adacompute research arms run --unit tokens
 """
 SPEND_EXAMPLES = """Sum what a gateway's calls cost (spend [DIR]), or list its caps.
 
@@ -45,21 +30,10 @@ adacompute spend caps gateway.toml
 
 
 class _InOrder(click.Group):
-    """A group that lists its commands as they were added, and names what moved."""
+    """A group that lists its commands as they were added."""
 
     def list_commands(self, _: click.Context) -> list[str]:
         return list(self.commands)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, *options = args
-        for given in ("", *(option.partition("=")[0] for option in options)):
-            if (name, given) in MOVED:
-                raise click.UsageError(MOVED[name, given])
-        if name in research.commands and name not in self.commands:
-            raise click.UsageError(f"use adacompute research {name}")
-        return super().resolve_command(ctx, args)
 
 
 class _Spend(click.Group):
@@ -88,11 +62,6 @@ def cli() -> None:
     """Run a command."""
 
 
-@click.group(cls=_InOrder, help=format_help(RESEARCH_EXAMPLES))
-def research() -> None:
-    """Run a command of research."""
-
-
 @click.group(cls=_Spend, help=format_help(SPEND_EXAMPLES))
 def spend() -> None:
     """Sum what was spent, or run another command about it."""
@@ -101,17 +70,11 @@ def spend() -> None:
 SUM = "sum"
 """Name of the command that ``spend [DIR]`` calls."""
 
-spend.add_command(analysis.spend, SUM)
-spend.add_command(live.caps)
-RESEARCH = (
-    *(pipeline.import_, pipeline.grade, pipeline.estimate, pipeline.solve),
-    *(pipeline.train, pipeline.calibrate, analysis.arms),
-)
-for command in RESEARCH:
-    research.add_command(command)
+spend.add_command(spending.spend, SUM)
+spend.add_command(spending.caps)
 for command in (
-    *(pipeline.demo, pipeline.fit, pipeline.evaluate, pipeline.report, live.collect),
-    *(live.serve, batch.batch, live.probe, spend, research),
+    *(pipeline.fit, pipeline.evaluate, pipeline.report, pipeline.solve),
+    *(live.collect, batch.batch, live.serve, spend),
 ):
     cli.add_command(command)
 

@@ -7,15 +7,14 @@ differences in points, both with their intervals. It computes nothing but these 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from adacompute.cli.calibration_output import (
     STYLES,
     describe_questions,
     print_calibration,
-    print_digest,
     print_same_answer,
-    print_saving,
     print_savings,
     scale_costs,
 )
@@ -26,7 +25,6 @@ from adacompute.cli.output import (
     format_cost,
     format_percent,
     format_points,
-    format_share,
     format_value,
     print_cells,
     print_rows,
@@ -35,9 +33,6 @@ from adacompute.cli.output import (
 )
 
 Result = dict[str, Any]
-
-MAX_PRICES = 12
-"""Rows of a price schedule that fit a screen."""
 
 FULLY_SPENT = 0.95
 """Share of a budget below which the scores show the cost."""
@@ -48,108 +43,22 @@ ONE_ROUND = 1.05
 UNIFORM = ("fixed", "mixture", "oracle")
 """Policies that have no headroom of their own."""
 
-METHODS = {
-    "exact": "mean over all subsets of the recorded samples",
-    "windows": "the paper's windows of consecutive samples",
-}
-
-
-def print_import(result: Result) -> None:
-    """Print what was imported."""
-    n_samples = result["samples"]
-    excluded = {}
-    if "excluded" in result:
-        excluded["Questions without a reference answer"] = result["excluded"]
-        excluded["Samples of these questions"] = result["excluded_samples"]
-    print_values(
-        "Imported",
-        {
-            "Questions": describe_questions(result),
-            "Samples": n_samples,
-            "Samples per question": _format_range(result["min_samples"], result["max_samples"]),
-            **excluded,
-            "Correct samples": "no grades"
-            if result["correct"] is None
-            else format_share(result["correct"], n_samples),
-            "Unparsed samples": format_share(result["unparsed"], n_samples),
-            "Model": result["model"],
-            "Grader": result["grader"],
-        },
-    )
-    arms = result.get("arms", [])
-    if len(arms) > 1:
-        print_rows(
-            "Arms" if result["pool_answers"] else "Arms, whose answers do not pool",
-            [
-                {
-                    "Arm": arm["arm"],
-                    "Questions": arm["questions"],
-                    "Samples": arm["samples"],
-                    "Per question": _format_range(arm["min_samples"], arm["max_samples"]),
-                    "Unparsed": format_share(arm["unparsed"], arm["samples"]),
-                }
-                for arm in arms
-            ],
-        )
-    if result["min_samples"] < result["max_samples"]:
-        print_text(
-            "Policies are fitted and scored on as many samples as nine out of ten questions have; "
-            "questions with fewer are left out."
-        )
-    if result["without_text"]:
-        print_text(
-            f"{format_share(result['without_text'], result['questions'])} of the questions have no "
-            "text: policies that read it (router, value-router, longest-first) need it."
-        )
-
-
-def _format_range(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"
-
-
-def print_grades(result: Result) -> None:
-    """Print what was graded."""
-    n_samples = result["samples"]
-    print_values(
-        "Graded",
-        {
-            "Samples": n_samples,
-            "Correct": format_share(result["correct"], n_samples),
-            "Unparsed": format_share(result["unparsed"], n_samples),
-            "Changed grades": format_share(result["changed"], n_samples),
-            "Graded text": f"the recorded {result['from']}s",
-        },
-    )
-
-
-def print_estimate(result: Result) -> None:
-    """Print the utility of each level."""
-    questions = format_amount(result["questions"], "question")
-    print_text(f"{questions}, vote: {result['vote']}, {METHODS[result['method']]}.")
-    rows = [
-        {
-            "Level" if "arm" in row else "Samples per question": row["level"],
-            f"Mean cost ({result['unit']})": row["cost"],
-            "Accuracy": format_percent(row["utility"]),
-            "Standard error (points)": NOTHING
-            if row["standard_error"] is None
-            else f"{100 * row['standard_error']:.1f}",
-        }
-        for row in result["levels"]
-    ]
-    print_rows("Accuracy by level", rows)
-
 
 def print_solution(result: Result, budget: float) -> None:
     """Print an allocation and the bound on what any allocation can reach."""
-    unit, gap = result["unit"], f"{100 * result['gap']:.2f} points above this allocation"
+    unit = result["unit"]
+    is_accuracy = unit is not None  # of samples; the utility of a table may be anything
+    amount = partial(format_cost, unit=unit) if is_accuracy else format_value
+    show_utility = format_percent if is_accuracy else format_value
+    gap = f"{100 * result['gap']:.2f} points" if is_accuracy else format_value(result["gap"])
     noun = " samples" if next(iter(result["shares"])).isdigit() else ""  # none: levels of arms
     print_values(
-        f"Best allocation of {format_cost(budget, unit)}",
+        f"Best allocation of {amount(budget)}",
         {
-            "Mean cost": format_cost(result["cost"], unit),
-            "Accuracy": format_percent(result["utility"]),
-            "Upper bound": f"{format_percent(result['bound'])}, {gap}",
+            "Questions": result["questions"],
+            "Mean cost": amount(result["cost"]),
+            "Accuracy" if is_accuracy else "Utility": show_utility(result["utility"]),
+            "Upper bound": f"{show_utility(result['bound'])}, {gap} above this allocation",
             "Price": result["price"],
         },
     )
@@ -162,37 +71,11 @@ def print_solution(result: Result, budget: float) -> None:
         print_text(
             f"Question {format_value(split['question'])} takes {split['level']}{noun} with "
             f"probability {format_value(split['probability'])}: this spends the whole budget, "
-            f"{format_amount(result['mixed_cost'], unit)}, for an accuracy of "
-            f"{format_percent(result['mixed_utility'])}."
+            f"{amount(result['mixed_cost'])}, for {show_utility(result['mixed_utility'])}."
         )
-
-
-def print_training(result: Result) -> None:
-    """Print what was trained, and its price schedule on the training questions."""
-    print_values(
-        f"Trained {result['policy']}",
-        {
-            "Bundle": result["out"],
-            "Questions": describe_questions(result),
-            "Levels": result["levels"],
-            "Model": result["model"],
-            "Grader": result["grader"],
-            "Unit of cost": result["unit"],
-            "Cost per round": result["round_cost"],
-            "Draft": result["draft"],
-        },
-    )
-    rows = [
-        {
-            "Price": row["price"],
-            "Mean cost": row["cost"],
-            "Accuracy": format_percent(row["accuracy"]),
-            "Rounds": row["rounds"],
-        }
-        for row in result["on_training_questions"]
-    ]
-    print_rows("On the training questions, so optimistic", rows, max_rows=MAX_PRICES)
-    print_digest(result)
+    for name, what in (("out", "Levels"), ("frontier", "Frontier")):
+        if result[name] is not None:
+            print_text(f"{what}: {result[name]}", wrap=False)
 
 
 def print_fit(result: Result) -> None:
@@ -243,7 +126,7 @@ def print_arms(result: Result) -> None:
     shown = [row for row in rows if row["efficient"] or row is best.get(row["arm"])]
     title = f"Arms by mean cost in {unit}, {result['questions']} questions"
     print_rows(title, [_describe_level(row, result["confidence"]) for row in shown])
-    from adacompute.stages.research.arms import level_name
+    from adacompute.stages.arms import level_name
 
     efficient = [level_name(row) for row in rows if row["efficient"]]
     print_text(f"Efficient, by rising cost: {', '.join(efficient)}.")
@@ -343,32 +226,3 @@ def print_report(result: Result) -> None:
             "Not scored": ", ".join(result["skipped"]) or None,
         },
     )
-
-
-def print_command(command: str) -> None:
-    """Print a command as it would be typed."""
-    print_text(f"$ {command}", "bold", wrap=False)
-
-
-def print_demo_step(name: str, result: Result, budget: float) -> None:
-    """Print what a step of the demo found at its budget."""
-    describe: dict[str, Callable[[Result], None]] = {
-        "import": print_import,
-        "estimate": print_estimate,
-        "solve": lambda solved: print_solution(solved, budget),
-        "train": print_training,
-        "calibrate": print_calibration,
-        "evaluate": print_scores,
-        "report": print_report,
-    }
-    describe[name](result)
-    print_text("")
-
-
-def print_demo_end(result: Result) -> None:
-    """Print what the demo left out, where its run is, and the verdict."""
-    for what, reason in result["skipped"].items():
-        print_text(f"Not shown: {what}, because {reason}.", wrap=False)
-    print_text(f"The run is in {result['run']}", wrap=False)
-    if "calibrate" in result:
-        print_saving(result["calibrate"]["today"], result["calibrate"]["unit"])

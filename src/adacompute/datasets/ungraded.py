@@ -91,7 +91,7 @@ def find_answers(
     """
     rows.problems.check()
     found: list[Row] = []
-    for samples in _group(rows.table.to_pylist(), pool_answers=True):
+    for samples in _group(rows.table.to_pylist()):
         answers = write_alike([row["completion"] or row["answer"] for row in samples])
         for row, answer in zip(samples, answers, strict=True):
             correct = row["correct"] and answer is not None
@@ -99,29 +99,20 @@ def find_answers(
     return rows._replace(table=_make_table(found, UNGRADED, rows.problems.source))
 
 
-def grade_rows(
-    rows: RecordedRows,
-    key: pa.Table | None,
-    grade: GradeFunction,
-    *,
-    pool_answers: bool = True,
-) -> GradedSamples:
+def grade_rows(rows: RecordedRows, key: pa.Table | None, grade: GradeFunction) -> GradedSamples:
     """Grade samples with the gold answers of a question set.
 
-    Without a question set, the gold answer of a question is the first one in its samples. Without
-    ``pool_answers``, the arms of a question are graded apart, each with its own gold answer.
+    Without a question set, the gold answer of a question is the first one in its samples.
     """
     rows.problems.check()
-    groups = _group(rows.table.to_pylist(), pool_answers=pool_answers)
-    return _grade(groups, key, grade, rows.problems.source)
+    return _grade(_group(rows.table.to_pylist()), key, grade, rows.problems.source)
 
 
-def _group(rows: Sequence[Row], *, pool_answers: bool) -> list[list[Row]]:
-    """Group rows by question, or by question and arm."""
-    groups: dict[tuple[str, str | None], list[Row]] = {}
+def _group(rows: Sequence[Row]) -> list[list[Row]]:
+    """Group rows by question."""
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        arm = None if pool_answers else row["arm"] or row["model"]
-        groups.setdefault((row["question_id"], arm), []).append(row)
+        groups.setdefault(row["question_id"], []).append(row)
     return list(groups.values())
 
 
@@ -137,7 +128,7 @@ def _grade(
         if key is None:
             question = next((row for row in samples if row["gold"] is not None), None)
         if question is None:
-            excluded[name] = excluded.get(name, 0) + len(samples)
+            excluded[name] = len(samples)
             continue
         texts = [row["completion"] or row["answer"] for row in samples]
         try:

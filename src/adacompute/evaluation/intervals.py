@@ -1,8 +1,6 @@
 """Intervals: means over questions, with bounds for one setting or for many at once.
 
-Copies of a question form one group, and a group counts as one independent observation. A
-bound can be for the mean over all questions like these, or a prediction for the mean over the next
-``horizon`` questions; a prediction adds the noise of those questions and of their samples.
+Copies of a question form one group, and a group counts as one independent observation.
 
 Whoever searches many settings for one that is good enough finds one whose estimate is good by
 chance. A band that covers all settings together also covers the one that is chosen. Its width comes
@@ -49,43 +47,32 @@ class Interval:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over questions, with its standard error and the standard deviation of one question."""
+    """A mean over questions, with its standard error."""
 
     value: float
     standard_error: float
-    std: float
     n_groups: int
 
     @staticmethod
-    def of(values: FloatArray, sample_variance: FloatArray | float, group: KeyArray) -> Mean:
-        """Average over questions.
-
-        ``sample_variance`` is the variance of each question's value over random samples of it. It
-        is part of ``std``, and so only of predictions.
-        """
+    def of(values: FloatArray, group: KeyArray) -> Mean:
+        """Average over questions."""
         mean = float(values.mean())
         deviation = sum_by_group(values - mean, group)
         n_groups = len(deviation)
         variance = float((deviation**2).sum()) * n_groups / max(1, n_groups - 1)
-        std = math.sqrt(float(values.var()) + float(np.mean(sample_variance)))
-        return Mean(mean, math.sqrt(variance) / len(values), std, n_groups)
+        return Mean(mean, math.sqrt(variance) / len(values), n_groups)
 
     def widen(self, variance: float) -> Mean:
         """Return the mean with a variance that is added to that of its standard error."""
         return replace(self, standard_error=math.sqrt(self.standard_error**2 + variance))
 
-    def margin(self, confidence: float, horizon: int | None = None) -> float:
-        """Return the distance from the mean to its one-sided bound.
+    def margin(self, confidence: float) -> float:
+        """Return the distance from the mean to its one-sided bound."""
+        return student_quantile(confidence, self.n_groups) * self.standard_error
 
-        With ``horizon`` the bound is a prediction for the mean of that many further questions.
-        """
-        variance = self.std**2 / horizon if horizon else 0.0
-        quantile = student_quantile(confidence, self.n_groups)
-        return quantile * math.sqrt(self.standard_error**2 + variance)
-
-    def interval(self, confidence: float, horizon: int | None = None) -> Interval:
-        """Return the two-sided interval of the mean, or of that of further questions."""
-        margin = self.margin(0.5 + confidence / 2, horizon)
+    def interval(self, confidence: float) -> Interval:
+        """Return the two-sided interval of the mean."""
+        margin = self.margin(0.5 + confidence / 2)
         return Interval(self.value, self.value - margin, self.value + margin)
 
 

@@ -32,14 +32,6 @@ from adacompute.options.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemoOptions:
-    """Run the pipeline on the example samples, or on your own file.
-
-    adacompute demo
-    """
-
-
-@dataclass(frozen=True, kw_only=True)
 class FitOptions(
     LevelOptions,
     CostOptions,
@@ -141,6 +133,25 @@ class ReportOptions(PriceOptions, SavingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SolveOptions(LevelOptions, CostOptions, ColumnOptions):
+    """Compute the best allocation of a budget, with an upper bound.
+
+    adacompute solve samples.csv --budget 2
+    """
+
+    OPTIONS: ClassVar = (
+        *("budget", "out", "frontier", "levels", "unit", "token_prices", "grader", "columns"),
+    )
+
+    budget: float = option("Mean cost per question.")
+    out: Path | None = option("File for the level of every question (.parquet or .csv).", None)
+    frontier: Path | None = option(
+        "File for what other budgets buy: budget, price, cost and utility.", None
+    )
+    grader: str | None = option(GRADERS, None)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CollectOptions(
     ArmOptions, SamplingOptions, ServerOptions, PriceOptions, ColumnOptions, SeedOptions
 ):
@@ -163,18 +174,6 @@ class CollectOptions(
 
     model: str = option("Model to sample.")
     grader: str = option(GRADERS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeOptions(ServerOptions):
-    """Find out what a server does with n, seed, logprobs and usage.
-
-    adacompute probe --base-url URL --model NAME
-    """
-
-    OPTIONS: ClassVar = ("model", "base_url")
-
-    model: str = option("Model to probe.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,9 +121,6 @@ class ConfidenceOptions:
     """How sure statements are."""
 
     confidence: float = option("Confidence level of all intervals.", CONFIDENCE)
-    horizon: int | None = option(
-        "Predict the cost of the next N questions (default: of the long run).", None
-    )
     min_precision: float | None = option(
         "Find the largest share whose answers are right in at least this share.", None
     )

@@ -105,7 +105,7 @@ def _interval(
     name: str, values: FloatArray, group: KeyArray, *, lowest: float
 ) -> dict[str, float | None]:
     """Return a mean and its interval, which is None for a single question."""
-    mean = Mean.of(values, 0.0, group)
+    mean = Mean.of(values, group)
     found: dict[str, float | None] = {name: mean.value, f"{name}_low": None, f"{name}_high": None}
     if mean.n_groups > 1:
         interval = mean.interval(CONFIDENCE).clip(lowest, 1.0)

@@ -42,7 +42,7 @@ def _name_next(document: dict[str, Any]) -> str:
     if document["today"]:
         return keep_together(f"{describe_advice(document['today'], document['unit'])}.")
     if document["verdict"] == "gain":
-        fitted = "" if document["bundle"] else "fit the policy, calibrate it for this budget, and "
+        fitted = "" if document["bundle"] else "fit the policy for this budget, and "
         return f"{fitted}serve {'this policy at this budget' if document['bundle'] else 'it'}."
     if document["verdict"] in ("no gain", "loss"):
         return f"spend the budget uniformly: {document['advice']}."
@@ -68,13 +68,14 @@ def _advise(document: dict[str, Any]) -> list[Step]:
     """Return the steps that the verdict, or what is saved, suggests."""
     if document["today"]:
         return _steps_to_save(document)
-    run, needed = document["path"], document["questions_needed"]
+    needed = document["questions_needed"]
     if document["verdict"] == "gain":
         return _steps_to_serve(document)
     if document["verdict"] == "not judged" and needed is None:
-        grade = ("adacompute", "research", "grade", run, "--grader", _grader(document) or "GRADER")
-        fix = "Look at the unparsed samples, fix the prompt or the grader, and grade again."
-        return [(fix, shlex.join(grade))]
+        words = ["adacompute", "fit", "SAMPLES", "--grader", _grader(document) or "GRADER"]
+        words += ["--budget", f"{document['budget']:g}", "--out", "BUNDLE"]
+        fix = "Look at the unparsed samples, fix the prompt or the grader, and fit again."
+        return [(fix, shlex.join(words))]
     steps: list[Step] = []
     if document["verdict"] != "not judged":
         steps.append((f"Spend the budget uniformly: {document['advice']}.", None))
@@ -109,8 +110,11 @@ def _steps_to_decide(document: dict[str, Any], needed: int | None) -> list[Step]
     """Return how to learn more: with more questions, and from all policies."""
     more = f"For a clear verdict, grade about {needed:,} questions like these in total."
     steps: list[Step] = [(more, None)] if needed else []
-    evaluate = ("adacompute", "evaluate", document["path"], *_options(document), *_today(document))
-    return [*steps, (OTHERS if document["arms"] else ROUTERS_TOO, shlex.join(evaluate))]
+    words = ["adacompute", "evaluate", document["path"], *_costs(document)]
+    if document["custom_levels"]:
+        words += ["--levels", ",".join(map(str, document["custom_levels"]))]
+    evaluate = shlex.join([*words, *_today(document)])
+    return [*steps, (OTHERS if document["arms"] else ROUTERS_TOO, evaluate)]
 
 
 def _steps_to_serve(
@@ -120,17 +124,16 @@ def _steps_to_serve(
     if policy is None and document["bundle"]:
         served = f"Serve the policy in {document['bundle']} in front of your model."
         return [(served, _serve(document, document["budget"], document["bundle"]))]
-    run, today = document["path"], _today(document)
-    name, options = policy or document["policy"], _options(document)
-    fitted = f"the policy {policy}" if policy else "the policy"
-    train = ("adacompute", "research", "train", run, "--policy", name, "--out", "BUNDLE", *options)
-    calibrate = ["adacompute", "research", "calibrate", run, "--bundle", "BUNDLE", *today]
+    words = ["adacompute", "fit", document["path"], *_today(document), "--out", "BUNDLE"]
+    words += ["--config", f"policy={policy or document['policy']}", *_costs(document)]
+    if document["custom_levels"]:
+        words += ["--config", f"levels={','.join(map(str, document['custom_levels']))}"]
     if budget is None:
         budget = document["budget"]
-        calibrate += ["--budget", f"{budget:g}"]
+        words += ["--budget", f"{budget:g}"]
+    fitted = f"the policy {policy}" if policy else "the policy"
     return [
-        (f"Fit {fitted} to all of these questions.", shlex.join(train)),
-        ("Find its price for this budget on held-out questions.", shlex.join(calibrate)),
+        (f"Fit {fitted} to these questions.", shlex.join(words)),
         ("Serve it in front of your model.", _serve(document, budget)),
     ]
 
@@ -182,14 +185,6 @@ def _costs(document: dict[str, Any]) -> list[str]:
     """Return the options that give other commands the costs of this page."""
     words = [] if document["unit"] == "samples" else ["--unit", document["unit"]]
     return words + (["--token-prices", "TOKEN_PRICES"] if document["has_token_prices"] else [])
-
-
-def _options(document: dict[str, Any]) -> list[str]:
-    """Return the options that give other commands the costs and levels of this page."""
-    words = _costs(document)
-    if document["custom_levels"]:
-        words += ["--levels", ",".join(map(str, document["custom_levels"]))]
-    return words
 
 
 def _suggest_budget(document: dict[str, Any]) -> str | None:

@@ -101,7 +101,7 @@ class Study:
         """Whether an operating point is the one that saves, which is typed with four digits."""
         if self.saving is None:
             return False
-        return point.budget == round_up(self.frontier.budget_of(self.saving[0]))
+        return point.budget == round_up(self.saving[0].cost)
 
     @cached_property
     def response_curves(self) -> tuple[list[str], FloatArray]:

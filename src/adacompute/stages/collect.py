@@ -30,18 +30,23 @@ from adacompute.collection.collector import (
 from adacompute.collection.export import export
 from adacompute.collection.plan import MAX_SAMPLES_PER_CALL, Plan
 from adacompute.collection.store import Arm, CollectionStore
-from adacompute.core.errors import DataError
+from adacompute.core.errors import DataError, ModelError
 from adacompute.graders.grader import load_grader
+from adacompute.models.capabilities_cache import cache_path, load_cached, save_cached
 from adacompute.models.connection.endpoint import EndpointLimits
+from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
+from adacompute.models.probe import probe
 from adacompute.models.scorer import HttpScorer
 from adacompute.spending.account import ProbeCalls, SpendingAccount
 from adacompute.spending.call_costs import MONEY, CallCosts
 from adacompute.spending.token_prices import NANO
 from adacompute.stages.inputs import read_api_key
-from adacompute.stages.probe import find_capabilities
 from adacompute.storage.paid_samples import lock_directory
 from adacompute.storage.store import SAMPLES, Run
+
+PROBE_TTL_S = 7 * 24 * 3600.0
+"""How long what a probe found is kept, so that collections do not probe the same server again."""
 
 SCORER_API_KEY_ENV = "SCORER_API_KEY"
 LOG = "collect.log"
@@ -158,8 +163,8 @@ async def _open_collector(
             )
         )
         try:
-            upstream.capabilities = await find_capabilities(
-                upstream, spec.base_url, spec.model, is_complete=lambda: not probing.is_limited
+            upstream.capabilities = await _find_capabilities(
+                upstream, spec, is_complete=lambda: not probing.is_limited
             )
         finally:
             await probing.store()
@@ -188,6 +193,27 @@ async def _open_collector(
             on_event=log,
         )
         yield Collector(store, spec.name, caller, plan.concurrency, scorer)
+
+
+async def _find_capabilities(
+    upstream: Upstream, spec: ArmSpec, *, is_complete: Callable[[], bool]
+) -> Capabilities:
+    """Return the cached capabilities of a server; without a cache, probe it.
+
+    What a probe found is kept if ``is_complete`` says so afterwards; else nothing is known.
+    """
+    path = cache_path()
+    known = load_cached(path, spec.base_url, spec.model)
+    if known is None:
+        try:
+            known = await probe(upstream)
+        except ModelError:
+            if is_complete():
+                raise
+        if known is None or not is_complete():
+            return Capabilities()
+        save_cached(path, spec.base_url, spec.model, known, ttl_s=PROBE_TTL_S)
+    return known
 
 
 def _open_scorer(plan: Plan, url: str, log: _Log) -> HttpScorer:

@@ -21,11 +21,12 @@ from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import find_obstacle, has_registered, list_policies
 from adacompute.evaluation.scoring.scores import evaluate, make_experiment
 from adacompute.features.embedding import pin_encoder
-from adacompute.options.definition import select, takes
+from adacompute.options.definition import takes
 from adacompute.options.main import EvaluateOptions
-from adacompute.options.research import ArmsOptions
 from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.episode import FIRST_SEEN
+from adacompute.stages.arms import list_arms
+from adacompute.stages.calibrate import check_settings, tolerance_of
 from adacompute.stages.inputs import (
     add_level,
     check_choices,
@@ -36,10 +37,8 @@ from adacompute.stages.inputs import (
     resolve_today,
     token_prices_of,
 )
-from adacompute.stages.research.arms import list_arms
-from adacompute.stages.research.calibrate import check_settings, tolerance_of
 from adacompute.stages.results import RunResults
-from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
+from adacompute.storage.store import SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,15 +87,16 @@ def evaluate_run(
         **costs.to_dict(),
         **check_choices(tie_break=tie_break, evidence=evidence, seed=options.seed),
     }
-    inputs = store.hashes([SAMPLES, GRADES])
+    inputs = store.hashes([SAMPLES])
     if finished := not has_registered(names) and store.find_finished("evaluate", arguments, inputs):
         return finished.result
     pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
     now = resolve_today(today, recorded, unit=unit), check_settings(tolerance=tolerance_of(today))
     result = _score(pool, arguments, *now, (results or RunResults.of(run)).share, progress)
-    arms = select(ArmsOptions, options, levels=tuple(arguments["levels"]))
-    result |= {"skipped": skipped, **describe_subsample(recorded)}
-    result["arms"] = list_arms(run, options=arms, progress=progress) if about.has_arms else None
+    result |= {"skipped": skipped, **describe_subsample(recorded), "arms": None}
+    if about.has_arms:
+        of_samples = CostModel(unit, costs.token_prices)
+        result["arms"] = list_arms(recorded, of_samples, arguments["levels"], progress)
     files = {EVALUATION: result}
     store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=files, result=result)
     return result

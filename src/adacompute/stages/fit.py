@@ -35,7 +35,6 @@ from adacompute.evaluation.scoring.verdict import round_up
 from adacompute.graders.grader import COMMAND
 from adacompute.options.definition import list_words, select, takes
 from adacompute.options.main import CollectOptions, FitOptions
-from adacompute.options.research import CalibrateOptions, ImportOptions, TrainOptions
 from adacompute.options.shared import FIRST_SEEN, SamplingOptions
 from adacompute.policies.bundles.bundle import ADVISED, load_bundle, name_verdict
 from adacompute.policies.bundles.bundle_files import (
@@ -44,7 +43,14 @@ from adacompute.policies.bundles.bundle_files import (
     check_replaceable,
     find_digest,
 )
+from adacompute.stages.calibrate import (
+    CalibrateOptions,
+    calibrate_run,
+    check_settings,
+    tolerance_of,
+)
 from adacompute.stages.collect import collect_run, describe_missing
+from adacompute.stages.import_samples import ImportOptions, import_samples
 from adacompute.stages.inputs import (
     BEST_POLICY,
     add_level,
@@ -57,13 +63,11 @@ from adacompute.stages.inputs import (
 )
 from adacompute.stages.report import check_extra, report_run
 from adacompute.stages.report_options import FITTED
-from adacompute.stages.research.calibrate import calibrate_run, check_settings, tolerance_of
-from adacompute.stages.research.import_samples import import_samples
-from adacompute.stages.research.train import train_run
 from adacompute.stages.results import RunResults
 from adacompute.stages.same_answer import fit_same_answer, state_same_answer
+from adacompute.stages.train import TrainOptions, train_run
 from adacompute.storage.manifest import hash_path
-from adacompute.storage.store import GRADES, SAMPLES, Run
+from adacompute.storage.store import SAMPLES, Run
 
 Result = dict[str, Any]
 
@@ -246,7 +250,7 @@ def _train(
 ) -> str:
     """Train the bundle unless it is there already; return the hash of the trained bundle."""
     store, out = Run(run), options.out
-    inputs, prices = store.hashes([SAMPLES, GRADES]), options.token_prices
+    inputs, prices = store.hashes([SAMPLES]), options.token_prices
     hashed = None if prices is None else hash_path(prices)
     arguments = {**vars(options), "token_prices": hashed, "out": str(out.resolve())}
     finished = store.find_finished(TRAINED, arguments, inputs)
@@ -276,7 +280,7 @@ def _calibrate(
 ) -> dict[str, Any]:
     store, out = Run(run), options.bundle
     arguments = {**asdict(options), "bundle": str(out.resolve()), "trained": trained}
-    inputs = store.hashes([SAMPLES, GRADES])
+    inputs = store.hashes([SAMPLES])
     finished = store.find_finished(CALIBRATED, arguments, inputs)
     if finished and find_digest(out) == finished.result["bundle_hash"]:
         steps.note("calibrate", is_skipped=True)
@@ -306,7 +310,7 @@ def _report(run: Path, steps: _Steps, results: RunResults) -> Path | None:
 
 def _note_options(store: Run, options: dict[str, Any]) -> None:
     """Note which policy the run has now, for later reports."""
-    inputs, prices = store.hashes([SAMPLES, GRADES]), options["token_prices"]
+    inputs, prices = store.hashes([SAMPLES]), options["token_prices"]
     today = options["today"]
     found = options | {
         "token_prices": prices and prices.resolve(),

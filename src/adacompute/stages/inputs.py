@@ -36,7 +36,7 @@ from adacompute.policies.bundles.arm_settings import ArmSettings, read_settings,
 from adacompute.policies.confidence import LIKELIHOODS, SIGNALS
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.storage.sample_blocks import MAX_SAMPLES_IN_MEMORY, count_samples, read_subsample
-from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
+from adacompute.storage.store import SAMPLES, Run, encode_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,7 +97,7 @@ def read_recorded(store: Run, *, need_grades: bool = True) -> SampleSet:
     if n_samples <= MAX_SAMPLES_IN_MEMORY:
         return store.encoded_samples(need_grades=need_grades)
     table, n_questions = read_subsample(store, MAX_SUBSAMPLE, need_grades=need_grades)
-    recorded = encode_samples(table, pool_answers=store.pool_answers)
+    recorded = encode_samples(table)
     return replace(recorded, subsample_of=n_questions)
 
 
@@ -282,10 +282,9 @@ def _arm_budgets(pool: Pool) -> tuple[float, ...]:
 
 
 def describe_source(store: Run) -> dict[str, Any]:
-    """Return the model of a run and the grader that graded it last, as recorded."""
-    imported, graded = store.manifest(store.source), store.manifest("grade")
+    """Return the model of a run and the grader that graded it, as recorded."""
+    imported = store.manifest(store.source)
     known = dict(imported.result) if imported else {}
-    known |= graded.arguments if graded else {}
     for name in ("model", "grader"):
         if not isinstance(known.get(name), str | None):
             raise DataError(f"the manifests of {store.path} are damaged: {name} must be a text")
@@ -333,5 +332,5 @@ def _as_recorded() -> Iterator[None]:
 
 
 def hash_run(store: Run) -> str:
-    """Hash the samples and grades of a run."""
-    return "+".join(store.hashes([SAMPLES, GRADES]).values())
+    """Hash the samples of a run."""
+    return "+".join(store.hashes([SAMPLES]).values())

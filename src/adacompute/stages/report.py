@@ -37,6 +37,8 @@ from adacompute.report.page import render
 from adacompute.report.study import Study, study_policy
 from adacompute.report.summary import summarise
 from adacompute.report.wording import clean_text, headline
+from adacompute.stages.arms import describe_levels
+from adacompute.stages.calibrate import check_settings
 from adacompute.stages.evaluate import EVALUATION
 from adacompute.stages.evaluate import FORMAT as EVALUATION_FORMAT
 from adacompute.stages.inputs import (
@@ -55,12 +57,10 @@ from adacompute.stages.report_options import (
     resolve_levels,
     resolve_options,
 )
-from adacompute.stages.research.arms import describe_levels
-from adacompute.stages.research.calibrate import check_settings
 from adacompute.stages.results import RunResults
 from adacompute.storage.manifest import hash_bytes
 from adacompute.storage.regular_files import write_atomically
-from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
+from adacompute.storage.store import SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,7 +123,7 @@ def report_run(
     }
     bundle = find_bundle(run, options.bundle, arguments["policy"])
     arguments |= {"bundle": bundle and str(bundle), "how_sure": find_sure(bundle)}
-    inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
+    inputs = store.hashes([SAMPLES, *([EVALUATION] if evaluation else [])])
     finished = store.find_finished("report", arguments, inputs)
     if finished and not has_registered(arguments["policies"]):
         document, result = json.loads(store.file(REPORT).read_text("utf-8")), finished.result
@@ -191,7 +191,7 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
 def _find_evaluation(store: Run, costs: CostModel, tie_break: str) -> dict[str, Any] | None:
     """Return the evaluation of a run, if it is of the same samples and costs."""
     manifest = store.manifest("evaluate")
-    if manifest is None or manifest.inputs != store.hashes([SAMPLES, GRADES]):
+    if manifest is None or manifest.inputs != store.hashes([SAMPLES]):
         return None
     if store.hashes(list(manifest.outputs)) != manifest.outputs:
         return None
@@ -315,7 +315,7 @@ def _choose_budget(study: Study, budget: float | None, budgets: Sequence[float])
     if budget is not None:
         return float(budget)
     if study.saving:
-        return round_up(study.frontier.budget_of(study.saving[0]))
+        return round_up(study.saving[0].cost)
     if experiment.pool.has_arms:
         return budgets[len(budgets) // 2]
     return DEFAULT_SAMPLES * experiment.sample_cost(np.arange(len(experiment.pool)))

@@ -33,7 +33,7 @@ from adacompute.stages.inputs import (
     read_recorded,
     token_prices_of,
 )
-from adacompute.stages.research.train import describe_samples, make_bundle
+from adacompute.stages.train import describe_samples, make_bundle
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from adacompute.evaluation.pool import Pool
-    from adacompute.options.research import TrainOptions
+    from adacompute.stages.train import TrainOptions
     from adacompute.storage.store import SampleSet
 
 

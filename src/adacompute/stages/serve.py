@@ -33,7 +33,7 @@ from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.settings.settings import expand_variables, variables_in
 from adacompute.gateway.voting.model_loading import load_models
 from adacompute.gateway.voting.virtual_model import VirtualModel
-from adacompute.models.capabilities_cache import cache_path
+from adacompute.models.capabilities_cache import cache_path, describe
 from adacompute.models.connection.relay import Relay
 from adacompute.models.messages import Timeouts
 from adacompute.models.probe import MAX_CALLS, MAX_COMPLETION_TOKENS, MAX_PROMPT_TOKENS
@@ -153,6 +153,7 @@ def check_serving(config: Config) -> dict[str, Any]:
                 "levels": len(virtual.bundle.policy.levels),
                 "grader": virtual.grader.name,
                 "limits": _limits(config.models[name]),
+                "found": _describe_found(virtual),
             }
             for name, virtual in models.items()
         ],
@@ -170,6 +171,13 @@ def _limits(settings: Config | ClientLimits | ModelConfig) -> dict[str, Any]:
         if value not in (None, (), False)
         and (isinstance(settings, ClientLimits) or _IS_LIMIT.fullmatch(name))
     }
+
+
+def _describe_found(virtual: VirtualModel) -> dict[str, str] | None:
+    """Return what a probe of the upstream found; None if it was not probed lately."""
+    if needs_probe(virtual.capabilities):
+        return None
+    return {tested: found for tested, found, _ in describe(virtual.capabilities)}
 
 
 def _directories(config: Config) -> list[dict[str, Any]]:

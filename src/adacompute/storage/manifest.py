@@ -51,7 +51,7 @@ def read_manifest(path: Path) -> Manifest | None:
         raise DataError(f"{path} is damaged: remove it to run its stage again") from None
     raise DataError(
         f"{path} has format {version!r}, and this version reads {FORMAT}: import the samples again "
-        "with 'adacompute research import SOURCE --run DIR', into a new directory"
+        "with 'adacompute fit', into a new directory"
     )
 
 

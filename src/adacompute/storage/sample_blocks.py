@@ -1,9 +1,8 @@
 """Sample blocks: runs that are larger than memory, read as blocks of whole questions.
 
 The samples of a question must be next to each other in the file, as `collect` and `import` write
-them; a question that appears again later is an error, because its samples would be split. With the
-samples come the answers and grades of the latest grading. A subsample by hash holds all samples of
-some questions: the same ones in every run that has them. This module does not know estimation.
+them; a question that appears again later is an error, because its samples would be split. A
+subsample by hash holds all samples of some questions: the same ones in every run that has them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
 from adacompute.core.types import KeyArray, hash_keys, hash_strings
-from adacompute.storage.store import GRADES, SAMPLES, Run
+from adacompute.storage.store import SAMPLES, Run
 
 MAX_SAMPLES_IN_MEMORY = 20_000_000
 """Samples of a run that is read as a whole; larger runs are read in blocks, or in part."""
@@ -39,8 +38,6 @@ COLUMNS = (
 )
 """Columns that encoding needs."""
 
-GRADED = ("answer", "correct")
-
 
 def count_samples(run: Run) -> int:
     """Return the number of samples of a run, from the footer of its file.
@@ -60,7 +57,7 @@ def read_sample_blocks(
     block_rows: int = BLOCK_ROWS,
     need_grades: bool = True,
 ) -> Iterator[pa.Table]:
-    """Yield samples with the latest answers and grades, in blocks of whole questions."""
+    """Yield samples in blocks of whole questions."""
     waiting: list[pa.Table] = []
     seen: list[KeyArray] = []
     for table in _read(run, columns, block_rows):
@@ -97,23 +94,12 @@ def _first_ids(ids: pa.ChunkedArray) -> pa.Array:
 
 
 def _read(run: Run, columns: Sequence[str], block_rows: int) -> Iterator[pa.Table]:
-    """Yield samples in the order of the file, with the columns of the latest grading."""
-    path = run.check_table(SAMPLES, stage=run.source)
-    grades: Iterator[pa.RecordBatch] | None = None
-    if run.file(GRADES).is_file():
-        graded = run.check_table(GRADES, stage="grade", inputs=[SAMPLES])
-        document = pq.ParquetFile(graded, buffer_size=BUFFER_BYTES, pre_buffer=False)
-        grades = document.iter_batches(block_rows, columns=list(GRADED))
+    """Yield samples in the order of the file."""
+    path = run.check_samples()
     samples = pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
     names = [name for name in columns if name in samples.schema_arrow.names]
     for batch in samples.iter_batches(block_rows, columns=names):
-        table = pa.table(batch)
-        if grades is not None:
-            graded = next(grades)
-            for name in set(GRADED) & set(names):
-                index = table.column_names.index(name)
-                table = table.set_column(index, table.schema.field(name), graded[name])
-        yield table
+        yield pa.table(batch)
 
 
 def read_subsample(
@@ -127,7 +113,7 @@ def read_subsample(
 
     Questions are chosen by the hash of their ids.
     """
-    names = list(columns or pq.read_schema(run.check_table(SAMPLES, stage=run.source)).names)
+    names = list(columns or pq.read_schema(run.check_samples()).names)
     n_questions = sum(
         len(_first_ids(block["question_id"])) for block in read_sample_blocks(run, ("question_id",))
     )

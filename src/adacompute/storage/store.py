@@ -41,14 +41,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-SAMPLES, GRADES = "samples.parquet", "grades.parquet"
+SAMPLES = "samples.parquet"
 COMMANDS = {
-    "import": "research import SOURCE --run {run}",
+    "import": "fit SOURCE --run {run} --out DIR",
     "collect": "collect QUESTIONS --run {run}",
-    "grade": "research grade {run} --grader GRADER",
-    "estimate": "research estimate {run}",
 }
-"""Commands that make the tables that other stages read, for error messages."""
+"""Commands that make the samples of a run, for error messages."""
 
 DEFAULT_ARM = "default"
 """Name of the arm of samples that record neither an arm nor a model."""
@@ -64,39 +62,26 @@ class Run:
         """Path of an artifact; DataError if it is a symbolic link, which leaves the directory."""
         return check_regular(self.path / name)
 
-    def check_table(self, name: str, *, stage: str, inputs: Sequence[str] = ()) -> Path:
-        """Return the path of a stage's table.
+    def check_samples(self) -> Path:
+        """Return the path of the samples.
 
-        DataError, naming the command to run, if the stage has not finished, if the table was
-        altered since, or if it was made from other inputs than the present ones.
+        DataError, naming the command to run, if there are none or they were altered.
         """
-        path, command = self.file(name), COMMANDS[stage].format(run=self.path)
+        stage, path = self.source, self.file(SAMPLES)
+        command = COMMANDS[stage].format(run=self.path)
         if self.path.is_file():
             raise DataError(
-                f"{self.path} is a file, not a run: first 'adacompute research import {self.path} "
-                "--run DIR'"
+                f"{self.path} is a file, not a run: first 'adacompute fit {self.path} --out DIR', "
+                "then use DIR"
             )
         if not path.is_file():
-            raise DataError(f"{self.path} has no {name}: first run 'adacompute {command}'")
+            raise DataError(f"{self.path} has no {SAMPLES}: first run 'adacompute {command}'")
         manifest = self.manifest(stage)
-        if manifest is None or manifest.outputs.get(name) != hash_file(path):
+        if manifest is None or manifest.outputs.get(SAMPLES) != hash_file(path):
             raise DataError(
                 f"{path} was altered, or its stage did not finish: run 'adacompute {command}' again"
             )
-        if manifest.inputs != self.hashes(inputs):
-            raise DataError(
-                f"{path} was made from other samples or grades: run 'adacompute {command}' again"
-            )
         return path
-
-    def read_table(self, name: str, *, stage: str, inputs: Sequence[str] = ()) -> pa.Table:
-        """Read a stage's table, if ``check_table`` accepts it."""
-        path = self.check_table(name, stage=stage, inputs=inputs)
-        try:
-            return read_table(path)
-        except DataError as error:
-            command = COMMANDS[stage].format(run=self.path)
-            raise DataError(f"{error}: run 'adacompute {command}' again") from None
 
     def manifest(self, stage: str) -> Manifest | None:
         """Manifest of a stage; None if it has not finished."""
@@ -170,33 +155,23 @@ class Run:
 
     def recorded_samples(self) -> pa.Table:
         """Read the samples with their recorded answers and grades."""
-        return self.read_table(SAMPLES, stage=self.source)
+        path = self.check_samples()
+        try:
+            return read_table(path)
+        except DataError as error:
+            command = COMMANDS[self.source].format(run=self.path)
+            raise DataError(f"{error}: run 'adacompute {command}' again") from None
 
     def samples(self, *, need_grades: bool = True) -> pa.Table:
-        """Read the samples with the answers and grades of the latest grading.
-
-        DataError if there are no grades and they are needed.
-        """
+        """Read the samples; DataError if they have no grades and those are needed."""
         samples = self.recorded_samples()
-        if not self.file(GRADES).is_file():
-            return self.check_grades(samples) if need_grades else samples
-        grades = self.read_table(GRADES, stage="grade", inputs=[SAMPLES])
-        for name in ("answer", "correct"):
-            index = samples.column_names.index(name)
-            samples = samples.set_column(index, samples.schema.field(name), grades[name])
-        return samples
-
-    @property
-    def pool_answers(self) -> bool:
-        """Whether equal answers of different arms are the same answer, as recorded at import."""
-        manifest = self.manifest(self.source)
-        return manifest is None or bool(manifest.result.get("pool_answers", True))
+        return self.check_grades(samples) if need_grades else samples
 
     def check_grades(self, samples: pa.Table) -> pa.Table:
         """Return samples of the run; DataError if they have no grades."""
         if "correct" in samples.column_names and samples["correct"].null_count:
             raise DataError(
-                f"the samples of {self.path} have no grades, which this needs: import them with "
+                f"the samples of {self.path} have no grades, which this needs: fit them with "
                 "reference answers (--gold and --grader) into another directory; without grades, "
                 "'adacompute fit SOURCE --today N' says what you save"
             )
@@ -204,15 +179,13 @@ class Run:
 
     @property
     def is_graded(self) -> bool:
-        """Whether the samples have grades, of their import or of a later grading."""
+        """Whether the samples have grades."""
         manifest = self.manifest(self.source)
-        known = manifest is None or bool(manifest.result.get("graded", True))
-        return known or self.file(GRADES).is_file()
+        return manifest is None or bool(manifest.result.get("graded", True))
 
     def encoded_samples(self, *, need_grades: bool = True) -> SampleSet:
-        """Read the samples, with the latest grades, as arrays; answers pool as the run records."""
-        samples = self.samples(need_grades=need_grades)
-        return encode_samples(samples, pool_answers=self.pool_answers)
+        """Read the samples as arrays."""
+        return encode_samples(self.samples(need_grades=need_grades))
 
 
 def hash_table(table: pa.Table) -> str:
@@ -315,13 +288,12 @@ def name_arms(table: pa.Table) -> pa.Array:
     return pc.coalesce(*(name.combine_chunks() for name in names), default)
 
 
-def encode_samples(table: pa.Table, *, pool_answers: bool = True) -> SampleSet:
+def encode_samples(table: pa.Table) -> SampleSet:
     """Encode a table of samples as arrays.
 
     Questions keep the order of their first row. Copies of a question share a group, so that folds
-    can keep them together: see ``core.question_groups``. Without ``pool_answers``, equal answers of
-    different arms are different classes. A grade that is null is false here: ``Run`` gives such
-    samples only to those who need no grades.
+    can keep them together: see ``core.question_groups``. A grade that is null is false here:
+    ``Run`` gives such samples only to those who need no grades.
     """
     encoded = table["question_id"].combine_chunks().dictionary_encode()
     question = np.asarray(encoded.indices, dtype=np.int64)
@@ -333,9 +305,6 @@ def encode_samples(table: pa.Table, *, pool_answers: bool = True) -> SampleSet:
     answer_codes = table["answer"].combine_chunks().dictionary_encode().indices
     answer = np.asarray(answer_codes.fill_null(UNPARSED), dtype=np.int64)[order]
     question, arm = question[order], arm[order]
-    if not pool_answers:
-        n_codes = int(answer.max(initial=UNPARSED)) + 1
-        answer = np.where(answer == UNPARSED, UNPARSED, answer + arm * n_codes)
     correct = np.asarray(table["correct"].fill_null(False), dtype=np.bool_)[order]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(question, minlength=len(ids)))])
     classes = number_classes_by_question(question, answer)

@@ -97,8 +97,8 @@ def frontier_curve(bundle: Bundle) -> CostCurve:
     """Return the mean cost at each calibrated price, on the questions of the calibration."""
     if not bundle.frontier:
         raise BundleError(
-            "the policy is not calibrated, so its cost is not known: run 'adacompute research "
-            "calibrate'"
+            "the policy is not calibrated, so its cost is not known: run 'adacompute fit' "
+            "or call ada.calibrate"
         )
     points = sorted(bundle.frontier, key=lambda point: -point.price)
     costs = np.maximum.accumulate([point.cost for point in points])

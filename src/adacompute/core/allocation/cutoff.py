@@ -215,7 +215,7 @@ def _rank(cutoff: Cutoff) -> tuple[float, int, int]:
     return -cutoff.price, cutoff.tie, cutoff.step
 
 
-def _cutoff_before(upgrades: Upgrades, at: int) -> Cutoff:
+def cutoff_before(upgrades: Upgrades, at: int) -> Cutoff:
     """Return the cutoff of what comes before an upgrade in the order of upgrades."""
     return Cutoff(float(upgrades.ratio[at]), int(upgrades.tie[at]), int(upgrades.step[at]))
 
@@ -242,7 +242,7 @@ def estimate_bracket(sample: UtilityTable, budget: float, slack: float) -> Brack
         if mean < base:
             return NOTHING
         at = int(np.searchsorted(cost, mean, side="right"))
-        return EVERYTHING if at >= len(order) else _cutoff_before(upgrades, int(order[at]))
+        return EVERYTHING if at >= len(order) else cutoff_before(upgrades, int(order[at]))
 
     chosen = sample.cost_of(apply_cutoff(sample, cutoff_at(budget)))
     margin = slack * float(chosen.std()) / float(np.sqrt(len(sample)))
@@ -284,7 +284,7 @@ def locate_cutoff(scanned: Scan, budget: float, bracket: Bracket) -> Cutoff | No
     if n_bought == len(order):
         return EVERYTHING if bracket.last == EVERYTHING else None
     at = int(order[n_bought])
-    cutoff = _cutoff_before(upgrades, at)
+    cutoff = cutoff_before(upgrades, at)
     if not bracket.contains(cutoff):
         return None
     _reject_equal_keys(upgrades, order, n_bought)
@@ -321,7 +321,7 @@ def _reject_equal_keys(upgrades: Upgrades, order: IntArray, at: int) -> None:
     """Raise DataError if two questions with one key are tied at the cutoff: neither comes first."""
     for other in (at - 1, at + 1):
         if 0 <= other < len(order):
-            one, two = (_cutoff_before(upgrades, int(order[i])) for i in (at, other))
+            one, two = (cutoff_before(upgrades, int(order[i])) for i in (at, other))
             if one == two:
                 raise DataError("two questions have the same key: give each question its own key")
 

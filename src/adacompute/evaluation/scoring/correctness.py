@@ -220,7 +220,7 @@ class RankedAnswers:
     def _bound(self, value: float, influence: FloatArray) -> Interval:
         """Return a value with its interval, from the influence of each order on it."""
         by_question = np.bincount(self.question, influence) * len(self.fold) / len(influence)
-        margin = Mean.of(by_question, 0.0, self.group).margin(0.5 + CONFIDENCE / 2)
+        margin = Mean.of(by_question, self.group).margin(0.5 + CONFIDENCE / 2)
         return Interval(value, value - margin, value + margin)
 
     def draw(self) -> tuple[list[FloatArray], list[BoolArray]]:

@@ -39,22 +39,17 @@ N_REFINED, N_REFINEMENTS = 9, 4
 """Prices per refinement, and refinements, when the price of one setting is searched."""
 
 N_FINE_PRICES = 512
-N_BISECTIONS = 40
 
 
 @dataclass(frozen=True)
 class CalibrationSettings:
     """What is asked of a calibration, besides the budget.
 
-    The mean cost is the budget if ``cost_confidence`` is None; otherwise its upper bound is, with
-    that confidence. With ``horizon``, costs are predicted for the mean of that many next questions.
     ``tolerance`` is how much accuracy one is ready not to have proven, compared with what is run
     today. ``min_precision`` is how many of the surest answers should be right, at least.
     """
 
     confidence: float = CONFIDENCE
-    cost_confidence: float | None = None
-    horizon: int | None = None
     tolerance: float = TOLERANCE
     min_precision: float | None = None
 
@@ -118,36 +113,15 @@ class PriceFrontier:
         """Points from the cheapest setting to the most expensive one, evenly spaced in log cost."""
         return spread_points(self.score.curve)
 
-    def budget_of(self, point: CurvePoint) -> float:
-        """Return the budget that a point holds: its mean cost, or the upper bound of it."""
-        confidence = self.settings.cost_confidence
-        if confidence is None:
-            return point.cost
-        cost = self.score.mean_cost(point)
-        return cost.value + cost.margin(confidence, self.settings.horizon)
-
     def find(self, budget: float) -> CurvePoint:
         """Return the point that holds a budget."""
-        lowest = self.budget_of(self.points[0])
+        lowest = self.points[0].cost
         if budget < lowest * (1 - ROUNDING):
             raise InfeasibleBudget(
                 f"a budget of {budget:g} is below {lowest:.6g}, the minimum cost of this policy: "
                 "use a larger budget"
             )
-        curve = self.score.curve
-        if self.settings.cost_confidence is None:
-            return curve.read(budget)
-        if curve.is_stepped:
-            held = [point for point in self.points if self.budget_of(point) <= budget]
-            return held[-1]
-        low, high = self.points[0].cost, min(budget, self.points[-1].cost)
-        for _ in range(N_BISECTIONS):
-            middle = (low + high) / 2
-            if self.budget_of(curve.read(middle)) <= budget:
-                low = middle
-            else:
-                high = middle
-        return curve.read(low)
+        return self.score.curve.read(budget)
 
     def describe_latency(self, price: float) -> dict[str, float | None]:
         """Return percentiles of the time that a question takes; None if it was not recorded."""
@@ -178,7 +152,7 @@ class PriceFrontier:
         """Return the price, the cost and the accuracy of a point, with two-sided intervals."""
         settings, score = self.settings, self.score
         cost, accuracy = score.mean_cost(point), score.accuracy(point, settings.confidence)
-        interval = cost.interval(settings.confidence, settings.horizon).clip(0.0, math.inf)
+        interval = cost.interval(settings.confidence).clip(0.0, math.inf)
         return {
             "price": self.price_at(point.setting) if price is None else price,
             **interval.named("cost"),
@@ -213,9 +187,9 @@ def list_frontier(
     for point in frontier.points:
         if exact is None or abs(point.cost - exact.cost) > ROUNDING * exact.cost:
             row = frontier.describe(point, price=frontier.rough_price(point.setting))
-            rows.append(row | {"budget": frontier.budget_of(point)})
+            rows.append(row | {"budget": point.cost})
     if exact is not None:
-        found = frontier.describe(exact, price=price) | {"budget": frontier.budget_of(exact)}
+        found = frontier.describe(exact, price=price) | {"budget": exact.cost}
         for row in rows:  # prices fall, whatever the interpolation says
             limit = max if row["budget"] < found["budget"] else min
             row["price"] = limit(row["price"], found["price"])

@@ -80,7 +80,7 @@ class PolicyScore:
 
     def mean_cost(self, point: CurvePoint) -> Mean:
         """Return the mean cost of a point; its standard error covers the fit."""
-        mean = Mean.of(point.result.cost, point.result.cost_variance, self.group)
+        mean = Mean.of(point.result.cost, self.group)
         return mean.widen(self.refit_variance(point).cost)
 
     def gain(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
@@ -98,7 +98,7 @@ class PolicyScore:
 
     def accuracy(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
         """Return the mean accuracy of a point, with its interval over questions."""
-        mean = Mean.of(point.result.accuracy, 0.0, self.group)
+        mean = Mean.of(point.result.accuracy, self.group)
         return mean.interval(confidence).clip(0.0, 1.0)
 
     def accuracy_variance(
@@ -142,7 +142,7 @@ class PolicyScore:
         """Return a value with its interval, from the influence of each question on it."""
         if abs(value) < ROUNDING and not np.abs(influence).max(initial=0.0) > ROUNDING:
             return Interval(0.0, 0.0, 0.0)
-        error = Mean.of(influence, 0.0, self.group).standard_error
+        error = Mean.of(influence, self.group).standard_error
         quantile = student_quantile(0.5 + confidence / 2, self.n_groups)
         margin = quantile * math.sqrt(error**2 + refit_variance)
         return Interval(value, value - margin, value + margin)

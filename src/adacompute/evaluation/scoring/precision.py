@@ -37,9 +37,9 @@ class Precision:
     """The share of the questions whose answers are right in at least ``target``.
 
     Answers with a probability of at least ``threshold`` belong to it; both are None if no share
-    passed. ``observed`` is how many of its held-out answers were right, and ``low`` the least share
-    that is expected of the next ``horizon`` questions. ``questions_needed`` is about how many
-    questions would be needed for some share; None if there is one, or if none is in sight.
+    passed. ``observed`` is how many of its held-out answers were right,
+    ``questions_needed`` is about how many questions would be needed for some share; None if there
+    is one, or if none is in sight.
     """
 
     target: float
@@ -48,8 +48,6 @@ class Precision:
     share: float | None = None
     threshold: float | None = None
     observed: float | None = None
-    low: float | None = None
-    horizon: int | None = None
     questions_needed: int | None = None
 
     def __str__(self) -> str:
@@ -60,19 +58,14 @@ class Precision:
             if self.questions_needed is None:
                 return f"{none}, and more questions would not change that."
             return f"{none}: about {self.questions_needed:,} would be needed."
-        found = f"The surest {100 * self.share:.0f} %: {wanted} ({sure}, questions like these)."
-        if self.low is None:
-            return found
-        return f"{found} In the next {self.horizon:,} questions, at least {100 * self.low:.1f} %."
+        return f"The surest {100 * self.share:.0f} %: {wanted} ({sure}, questions like these)."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return asdict(self)
 
 
-def find_precision(
-    ranked: RankedAnswers, target: float, *, confidence: float, horizon: int | None = None
-) -> Precision:
+def find_precision(ranked: RankedAnswers, target: float, *, confidence: float) -> Precision:
     """Return the largest share of the questions that is shown to be right often enough."""
     chances, rights = ranked.draw()
     n_questions = len(chances[0])
@@ -93,9 +86,6 @@ def find_precision(
         return Precision(target, confidence, n_questions, questions_needed=needed)
     best = int(np.flatnonzero(passed)[-1])
     right, size = results[0][best]
-    low = None
-    if horizon is not None:
-        low = predict_low(right, size, SHARES[best] * horizon, confidence)
     return Precision(
         target=target,
         confidence=confidence,
@@ -103,8 +93,6 @@ def find_precision(
         share=SHARES[best],
         threshold=thresholds[best],
         observed=right / size,
-        low=low,
-        horizon=horizon,
     )
 
 
@@ -141,13 +129,6 @@ def reject(p_values: FloatArray, risk: float) -> BoolArray:
         found[i] = level > 0 and p_value <= level
         level *= found[i]
     return found
-
-
-def predict_low(right: int, size: int, n_next: float, confidence: float) -> float:
-    """Return the share that is right, at least, of so many next answers; 0 if there are none."""
-    chance = (right + 1) / (size + 2)
-    spread = math.sqrt(chance * (1 - chance) * (1 / size + 1 / max(n_next, 1.0)))
-    return max(0.0, right / size - NormalDist().inv_cdf(confidence) * spread)
 
 
 def _count_needed(

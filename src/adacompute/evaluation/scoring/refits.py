@@ -89,7 +89,7 @@ class Refits:
         total_cost, training = [], []
         for rows, one, other in self._pairs(setting):
             total_cost.append(_squared_mean(one.cost - other.cost, self.group[rows]))
-            error = Mean.of(one.cost, 0.0, self.group[rows]).standard_error
+            error = Mean.of(one.cost, self.group[rows]).standard_error
             training.append(error**2)  # of a mean over as many questions as a fit has
         of_cost = float(np.mean(total_cost)) / 2 - float(np.mean(training))
         return RefitVariance(
@@ -146,7 +146,7 @@ class Refits:
 
 def _squared_mean(difference: FloatArray, group: KeyArray) -> float:
     """Return the square of a mean over questions, without what the questions' noise adds to it."""
-    mean = Mean.of(difference, 0.0, group)
+    mean = Mean.of(difference, group)
     return mean.value**2 - mean.standard_error**2
 
 

@@ -247,7 +247,7 @@ def compare_with_today(
     leads = replay_leads(kept, n_samples, seed=seed)
     low = bound_leads(leads, kept.group, confidence=confidence, seed=seed)
     chosen = choose_lead(leads, low, share)
-    spent = Mean.of(leads[chosen].cost, 0.0, kept.group).interval(confidence)
+    spent = Mean.of(leads[chosen].cost, kept.group).interval(confidence)
     cost = float((kept.mean_sample_cost() * n_samples + kept.round_costs).mean())
     if not cost > 0:
         raise DataError("the samples cost nothing in this unit: use another unit")

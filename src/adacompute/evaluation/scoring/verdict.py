@@ -110,7 +110,7 @@ def calibrate(
     if budget is None:
         if delivered is None:
             raise ConfigError("nothing says what to calibrate for: give a budget, or today")
-        budget = round_up(frontier.budget_of(delivered))
+        budget = round_up(delivered.cost)
     experiment.pool.check_budget(budget)
     point = frontier.find(budget)
     found = frontier.describe(point)
@@ -121,15 +121,13 @@ def calibrate(
         **frontier.describe_latency(found["price"]),
         "arm_shares": frontier.share_by_arm(found["price"]),
         "confidence": settings.confidence,
-        "cost_confidence": settings.cost_confidence,
         "margin": MARGIN,
         "questions": len(experiment.pool),
         "independent_questions": score.n_groups,
         "fold_assignments": experiment.n_assignments,
-        "horizon": settings.horizon,
         "max_rounds": experiment.round_limit,
         "retry_gain": measure_retry_gain(experiment, point.cost).value,
-        "max_budget": frontier.budget_of(frontier.points[-1]),
+        "max_budget": frontier.points[-1].cost,
         "today": about,
         **_judge_answers(frontier, point),
         "frontier": list_frontier(frontier, point, price=found["price"]),
@@ -164,8 +162,7 @@ def _judge_answers(frontier: PriceFrontier, point: CurvePoint) -> dict[str, Any]
         return dict.fromkeys(("p_correct", "precision", "correctness"))
     precision, threshold = None, None
     if settings.min_precision is not None:
-        known: dict[str, Any] = {"confidence": settings.confidence, "horizon": settings.horizon}
-        precision = find_precision(ranked, settings.min_precision, **known)
+        precision = find_precision(ranked, settings.min_precision, confidence=settings.confidence)
         threshold = precision.threshold
     return {
         "p_correct": ranked.describe(),

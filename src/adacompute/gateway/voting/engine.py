@@ -57,9 +57,7 @@ class Engine:
         replica: str = "process",
     ) -> None:
         if not virtual.bundle.frontier:
-            raise BundleError(
-                "the policy was not calibrated: run 'adacompute research calibrate' first"
-            )
+            raise BundleError("the policy was not calibrated: run 'adacompute fit' first")
         self.virtual = virtual
         self.upstreams = upstreams
         self._pooled = virtual.bundle.pooled

@@ -166,7 +166,7 @@ def _check_calibration(given: ModelConfig, bundle: Bundle) -> None:
         limit = "any number" if bundle.max_rounds is None else f"at most {bundle.max_rounds}"
         raise BundleError(
             f"max_rounds is {given.max_rounds}, but {given.bundle} was calibrated for {limit} of "
-            f"rounds: run 'adacompute research calibrate --config max-rounds={given.max_rounds}'"
+            f"rounds: run 'adacompute fit' with --config max-rounds={given.max_rounds}"
         )
     check_verdict(bundle, given.budget, path=given.bundle, is_accepted=given.accept_verdict)
     if given.unsure != FLAG:

@@ -212,8 +212,7 @@ class Bundle:
         """Smallest budget that the policy can hold: that of its highest price."""
         if not self.frontier:
             raise BundleError(
-                "the policy is not calibrated: call ada.calibrate or run 'adacompute research "
-                "calibrate'"
+                "the policy is not calibrated: call ada.calibrate or run 'adacompute fit'"
             )
         return self.frontier[0].budget
 
@@ -294,7 +293,7 @@ def load_bundle(path: Path, *, digest: str | None = None) -> Bundle:
     if version != FORMAT:
         raise BundleError(
             f"{path} has bundle format {version}, this version reads format {FORMAT}: "
-            "run 'adacompute research train' again"
+            "run 'adacompute fit' again"
         )
     try:
         bundle = _read(path, content)
@@ -302,12 +301,12 @@ def load_bundle(path: Path, *, digest: str | None = None) -> Bundle:
         raise
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise BundleError(
-            f"{path / FILE} is damaged ({error}): run 'adacompute research train' again"
+            f"{path / FILE} is damaged ({error}): run 'adacompute fit' again"
         ) from None
     if bundle.feature_version != VERSION:
         raise BundleError(
             f"{path} was trained with version {bundle.feature_version} of the features "
-            f"{bundle.features!r}, this is version {VERSION}: run 'adacompute research train' again"
+            f"{bundle.features!r}, this is version {VERSION}: run 'adacompute fit' again"
         )
     try:
         check_recorded_features(bundle.features, bundle.notes)

@@ -50,7 +50,7 @@ def read_document(path: Path, *, digest: str | None = None) -> Any:  # noqa: ANN
     try:
         return json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
-        raise BundleError(f"{file} is damaged: run 'adacompute research train' again") from None
+        raise BundleError(f"{file} is damaged: run 'adacompute fit' again") from None
 
 
 def locate_file(path: Path, name: str, digest: str) -> Path:
@@ -73,9 +73,7 @@ def read_bundle_file(path: Path, name: str, digest: str) -> bytes:
     except DataError as error:
         raise BundleError(str(error)) from None
     if compute_digest(data) != digest:
-        raise BundleError(
-            f"{file} was changed after training: run 'adacompute research train' again"
-        )
+        raise BundleError(f"{file} was changed after training: run 'adacompute fit' again")
     return data
 
 

@@ -7,7 +7,8 @@ questions.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,7 @@ from adacompute.evaluation.pool import Pool
 from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import VERSION
 from adacompute.options.definition import takes
-from adacompute.options.research import TrainOptions
-from adacompute.options.shared import ALL_EVIDENCE
+from adacompute.options.shared import ALL_EVIDENCE, FIRST_SEEN, CostOptions, LevelOptions
 from adacompute.policies.bundles.arm_settings import ArmSettings
 from adacompute.policies.bundles.baseline import Baseline
 from adacompute.policies.bundles.bundle import Bundle, save_bundle
@@ -48,7 +48,7 @@ from adacompute.stages.results import RunResults
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from adacompute.core.types import Float32Array, Level
 
@@ -57,6 +57,27 @@ DRAFTING = "router"
 
 CELL_SHRINKAGE = 4.0
 """Questions of prior weight that the mean cost of a cell has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(LevelOptions, CostOptions):
+    """Which policy is fitted, and to what; ``out`` is the directory of its bundle.
+
+    ``budgets`` are those of the paper's router, and ``native_n`` is whether a round is one call.
+    """
+
+    policy: str
+    out: Path
+    native_n: bool = False
+    tie_break: str = FIRST_SEEN
+    evidence: str = ALL_EVIDENCE
+    features: str = "paper"
+    model: str | None = None
+    grader: str | None = None
+    seed: int = 0
+    budgets: Sequence[float] | None = None
+    cost_sensitive: bool = False
+    draft: bool | None = None
 
 
 @takes(TrainOptions)
@@ -71,7 +92,7 @@ def train_run(
     """Fit a policy to all questions of a run and write its bundle if it holds ``min_budget``."""
     policy, unit, out, store = options.policy, options.unit, options.out, Run(run)
     factory, levels = _find_factory(policy, options.draft), check_levels(options.levels)
-    costs = CostModel(unit, token_prices_of(options, run), options.native_n, options.round_cost)
+    costs = CostModel(unit, token_prices_of(options, run), options.native_n)
     text: dict[str, Any] = {"features": pin_encoder(options.features)}
     recorded = read_recorded(store)
     sees_draft = policy == DRAFTING and options.draft is not False

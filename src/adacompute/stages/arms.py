@@ -1,4 +1,4 @@
-"""Arms: the stage that says which arms of a run are efficient, and which are dominated by what.
+"""Arms: which arms of a run are efficient, and which are dominated by what.
 
 Every number of samples of every arm has a mean cost and an accuracy. Those on the upper concave
 hull are efficient: no mixture of others is as accurate at the same cost. The rest are dominated.
@@ -7,7 +7,6 @@ hull are efficient: no mixture of others is as accurate at the same cost. The re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,35 +16,33 @@ from adacompute.core.errors import DataError
 from adacompute.core.progress import no_progress
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate, probability_of_best
-from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.intervals import Mean
-from adacompute.options.definition import takes
-from adacompute.options.research import ArmsOptions
-from adacompute.stages.inputs import check_levels, make_pool, token_prices_of
-from adacompute.storage.store import Run
+from adacompute.stages.inputs import check_levels, make_pool
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray
+    from adacompute.evaluation.costs import CostModel
     from adacompute.evaluation.pool import Pool
+    from adacompute.storage.store import SampleSet
 
 CONFIDENCE = 0.95
 P50, P95 = 50, 95
 
 
-@takes(ArmsOptions)
 def list_arms(
-    run: Path, options: ArmsOptions, *, progress: Callable[[str], None] = no_progress
+    recorded: SampleSet,
+    costs: CostModel,
+    levels: Sequence[int],
+    progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Return cost, accuracy and latency of every level of every arm, and which are efficient."""
-    costs = CostModel(options.unit, token_prices_of(options, run))
-    recorded = Run(run).encoded_samples()
     pool = make_pool(recorded, costs=costs).equalise()
     return {
-        "unit": options.unit,
+        "unit": costs.unit,
         "questions": len(pool),
         "excluded": pool.n_excluded,
         "confidence": CONFIDENCE,
-        "rows": describe_levels(pool, recorded.arms, options.levels, progress),
+        "rows": describe_levels(pool, recorded.arms, levels, progress),
     }
 
 
@@ -80,7 +77,7 @@ def _describe_arm(pool: Pool, arm: int, name: str, levels: tuple[int, ...]) -> l
     cost = one.mean_sample_cost()
     rows = []
     for k, n in enumerate(kept):
-        accuracy = Mean.of(utility[:, k], 0.0, pool.group).interval(CONFIDENCE).clip(0.0, 1.0)
+        accuracy = Mean.of(utility[:, k], pool.group).interval(CONFIDENCE).clip(0.0, 1.0)
         p50, p95 = _latency(one, n)
         rows.append(
             {

@@ -7,6 +7,7 @@ run without any grades is made only where that is asked for.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,6 @@ from adacompute.datasets.ungraded import (
 )
 from adacompute.graders.grader import Grader, canonicalise, grade, load_grader
 from adacompute.options.definition import takes
-from adacompute.options.research import ImportOptions
 from adacompute.storage.decisions import check_format
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import SAMPLES, Run, encode_samples, name_arms
@@ -48,6 +48,17 @@ GRADES_IN_NAME = "correct"
 """A column with this in its name probably holds grades."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """How samples are read and graded; ``arms`` names a source for each arm."""
+
+    arms: Mapping[str, str | Path] | None = None
+    columns: Mapping[str, str] | None = None
+    grader: str | None = None
+    gold: str | None = None
+    model: str | None = None
+
+
 @takes(ImportOptions)
 def import_samples(
     source: Path | None, run: Path, options: ImportOptions, *, allow_ungraded: bool = False
@@ -57,12 +68,10 @@ def import_samples(
     They come from ``source``, or from one source for each name in ``arms``. With ``gold`` they are
     graded by that question set. Otherwise tidy samples without grades are graded by their own
     reference answers. An answer that is graded both correct and wrong within one question is
-    refused unless ``allow_inconsistent_grades`` is set. Without ``pool_answers``, answers of
-    different arms are never the same, and each arm has its own grades and reference answers.
+    refused.
     ``allow_ungraded`` accepts a source without grades and reference answers.
     """
     arms, grader, gold = options.arms, options.grader, options.gold
-    model, pool_answers = options.model, options.pool_answers
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is not a directory, so it cannot be a run: choose another path")
     store, sources = Run(run), _resolve_sources(source, arms)
@@ -71,25 +80,24 @@ def import_samples(
     loaded = load_grader(grader) if grader else None
     # Hashed before they are read: a gateway may log more in the meantime.
     hashes = {name: _hash_source(path) for name, path in sources.items()}
-    own: dict[str, Any] = {"columns": options.columns, "pool_answers": pool_answers}
-    graded = read_arms(sources, loaded, gold, allow_ungraded=allow_ungraded, **own)
+    graded = read_arms(
+        sources, loaded, gold, columns=options.columns, allow_ungraded=allow_ungraded
+    )
     gold_hash = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
-    arguments: dict[str, Any] = {"model": model, "grader": grader, "gold": gold_hash}
+    arguments: dict[str, Any] = {"model": options.model, "grader": grader, "gold": gold_hash}
     arguments["source"] = hashes if arms else hashes[None]
-    arguments |= {} if pool_answers else {"pool_answers": False}
     arguments |= {"columns": dict(options.columns)} if options.columns else {}
     finished = store.find_finished("import", arguments, {})
     if finished:
         return finished.result
-    _check_run(store, graded.samples, pool_answers=pool_answers)
-    recorded = encode_samples(graded.samples, pool_answers=pool_answers)
+    _check_run(store, graded.samples)
+    recorded = encode_samples(graded.samples)
     if grader is not None or graded.samples["correct"].null_count:
         check_parsed(recorded)
-    if not options.allow_inconsistent_grades:
-        check_grades(recorded)
-    named = {"model": model or find_model(graded.samples), "grader": grader}
+    check_grades(recorded)
+    named = {"model": options.model or find_model(graded.samples), "grader": grader}
     result: dict[str, Any] = {**_count(recorded), **_count_excluded(graded), **named}
-    result |= {"arms": _count_arms(recorded), "pool_answers": pool_answers}
+    result |= {"arms": _count_arms(recorded)}
     outputs = {SAMPLES: graded.samples}
     store.finish("import", arguments=arguments, inputs={}, outputs=outputs, result=result)
     return result
@@ -114,19 +122,12 @@ def _hash_source(source: Path) -> str:
     return "+".join(map(hash_path, find_log_files(source) or [source]))
 
 
-def _check_run(store: Run, table: pa.Table, *, pool_answers: bool) -> None:
-    """Refuse a run that holds other samples, or these with answers that pool otherwise."""
-    if not store.file(SAMPLES).exists():
-        return
-    if not store.has_artifact(SAMPLES, table):
+def _check_run(store: Run, table: pa.Table) -> None:
+    """Refuse a run that holds other samples."""
+    if store.file(SAMPLES).exists() and not store.has_artifact(SAMPLES, table):
         raise DataError(
             f"{store.path} already holds samples of another source, which may have cost money: "
             "choose another directory, or delete this one if its samples were only imported"
-        )
-    if store.pool_answers != pool_answers:
-        raise DataError(
-            f"{store.path} holds these samples imported {'without' if pool_answers else 'with'} "
-            "pooled answers: choose another directory"
         )
 
 
@@ -192,8 +193,7 @@ def check_grades(recorded: SampleSet) -> None:
         question = recorded.id[int(answers.question[mixed[0]])]
         raise DataError(
             f"question {question!r} has samples with the same answer, some graded correct and some "
-            "wrong: grade them again, or allow it (allow_inconsistent_grades= or "
-            "--config allow-inconsistent-grades=true)"
+            "wrong: grade them again, or write the answers apart"
         )
 
 
@@ -203,19 +203,17 @@ def read_arms(
     gold: str | None,
     *,
     columns: Mapping[str, str] | None = None,
-    pool_answers: bool = True,
     allow_ungraded: bool = False,
 ) -> GradedSamples:
     """Read the samples of each arm into one table, graded where they have no grades.
 
-    The source of None keeps the arms that it records. Where answers pool, a grader writes equal
-    answers of several arms alike. With ``allow_ungraded``, samples may have no grades.
+    The source of None keeps the arms that it records. A grader writes equal answers of several
+    arms alike. With ``allow_ungraded``, samples may have no grades.
     """
     tables: list[pa.Table] = []
     excluded: dict[str, int] | None = None
-    own: dict[str, Any] = {"columns": columns, "pool_answers": pool_answers}
     for name, path in sources.items():
-        graded = read_graded(path, grader, gold, allow_ungraded=allow_ungraded, **own)
+        graded = read_graded(path, grader, gold, columns=columns, allow_ungraded=allow_ungraded)
         tables.append(graded.samples if name is None else _set_arm(graded.samples, name))
         if graded.excluded is not None:
             excluded = {} if excluded is None else excluded
@@ -227,7 +225,7 @@ def read_arms(
             pa.concat_tables(tables, promote_options="permissive"),
             " and ".join(map(str, sources.values())),
         )
-    return GradedSamples(pool_arms(table, grader) if pool_answers else table, excluded)
+    return GradedSamples(pool_arms(table, grader), excluded)
 
 
 def _set_arm(table: pa.Table, name: str) -> pa.Table:
@@ -273,7 +271,6 @@ def read_graded(
     gold: str | None,
     *,
     columns: Mapping[str, str] | None = None,
-    pool_answers: bool = True,
     allow_ungraded: bool = False,
 ) -> GradedSamples:
     """Read samples and grade those without grades; count what the question set excludes.
@@ -297,7 +294,7 @@ def read_graded(
                 "--grader"
             )
         key = None if gold is None else read_question_source(gold)
-        return grade_rows(rows, key, grading, pool_answers=pool_answers)
+        return grade_rows(rows, key, grading)
     if not has_grades and allow_ungraded:
         _check_similar(rows)
     if not has_grades or rows.table["answer"].null_count == len(rows.table):

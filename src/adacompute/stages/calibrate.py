@@ -7,7 +7,7 @@ verdict are written into the bundle.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from adacompute.core.progress import no_progress
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_factory
-from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.scoring.frontier import TOLERANCE, CalibrationSettings
 from adacompute.evaluation.scoring.policy_score import score_policy
 from adacompute.evaluation.scoring.verdict import (
@@ -25,8 +24,7 @@ from adacompute.evaluation.scoring.verdict import (
     describe_excess,
 )
 from adacompute.options.definition import takes
-from adacompute.options.research import CalibrateOptions
-from adacompute.options.shared import TodayOptions
+from adacompute.options.shared import CONFIDENCE, TodayOptions
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.stages.inputs import (
@@ -35,8 +33,8 @@ from adacompute.stages.inputs import (
     read_pool,
     resolve_today,
 )
-from adacompute.stages.research.train import describe_fit
 from adacompute.stages.results import RunResults
+from adacompute.stages.train import describe_fit
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
@@ -46,6 +44,18 @@ if TYPE_CHECKING:
 
 MIN_CONFIDENCE, MAX_CONFIDENCE = 0.5, 1 - 1e-9
 """Outside these bounds an interval is empty, or dominated by rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    """The bundle to calibrate, and for what: a budget, or the accuracy of today."""
+
+    bundle: Path
+    budget: float | None = None
+    today: TodayOptions | None = None
+    confidence: float = CONFIDENCE
+    min_precision: float | None = None
+    max_rounds: int | None = None
 
 
 @takes(CalibrateOptions)
@@ -58,12 +68,8 @@ def calibrate_run(
 ) -> dict[str, Any]:
     """Set the price of a bundle for a budget, or for the accuracy of what is run today."""
     bundle, budget, today = options.bundle, options.budget, options.today
-    names = ("confidence", "cost_confidence", "horizon", "min_precision")
-    known = {name: getattr(options, name) for name in names}
-    settings, max_rounds = (
-        check_settings(**known, tolerance=tolerance_of(today)),
-        options.max_rounds,
-    )
+    settings = check_settings(options.confidence, tolerance_of(today), options.min_precision)
+    max_rounds = options.max_rounds
     trained = load_bundle(bundle)
     check_goal(budget, today, unit=trained.unit)
     now = resolve_today(today, Run(run), unit=trained.unit)
@@ -104,12 +110,11 @@ def calibrate_run(
 def keep_calibrations(notes: dict[str, Any], new: dict[str, Any]) -> list[dict[str, Any]]:
     """Return calibrations of a policy at other budgets; those with other settings are void."""
     earlier = [notes.get("calibration", {}), *notes.get("earlier_calibrations", ())]
-    same = ("max_rounds", "cost_confidence")
     return [
         one
         for one in earlier
         if one.get("budget") not in (None, new.get("budget"))
-        and all(one.get(name) == new.get(name) for name in same)
+        and one.get("max_rounds") == new.get("max_rounds")
     ]
 
 
@@ -122,17 +127,14 @@ def describe_unused_budget(result: dict[str, Any]) -> str | None:
 
 def check_settings(
     confidence: float = CONFIDENCE,
-    cost_confidence: float | None = None,
-    horizon: int | None = None,
     tolerance: float | None = None,
     min_precision: float | None = None,
 ) -> CalibrationSettings:
     """Return the settings of a calibration; refuse those for which there are no intervals."""
-    for name, value in (("confidence", confidence), ("cost_confidence", cost_confidence)):
-        if value is not None and not MIN_CONFIDENCE <= value <= MAX_CONFIDENCE:
-            raise ConfigError(f"{name} must be from {MIN_CONFIDENCE} to below 1, got {value:.10g}")
-    if horizon is not None and horizon < 1:
-        raise ConfigError(f"horizon must be at least 1 question, got {horizon}")
+    if not MIN_CONFIDENCE <= confidence <= MAX_CONFIDENCE:
+        raise ConfigError(
+            f"confidence must be from {MIN_CONFIDENCE} to below 1, got {confidence:.10g}"
+        )
     tolerance = TOLERANCE if tolerance is None else tolerance
     if not 0 <= tolerance < 1:
         raise ConfigError(
@@ -142,7 +144,7 @@ def check_settings(
         raise ConfigError(
             f"min_precision must be above 0 and below 1 (0.9 is 90 %), got {min_precision}"
         )
-    return CalibrationSettings(confidence, cost_confidence, horizon, tolerance, min_precision)
+    return CalibrationSettings(confidence, tolerance, min_precision)
 
 
 def tolerance_of(today: TodayOptions | None) -> float | None:

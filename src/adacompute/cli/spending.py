@@ -1,4 +1,4 @@
-"""Analysis commands: compare arms, and sum what was spent.
+"""Spending commands: sum what a gateway's calls cost, and list its caps.
 
 Each command parses its options, calls one stage and prints the result. It computes nothing itself.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from adacompute.cli.definition import DIRECTORY, command
+from adacompute.cli.definition import command
 from adacompute.cli.options import RUN
 from adacompute.cli.output import (
     NOTHING,
@@ -18,24 +18,13 @@ from adacompute.cli.output import (
     format_value,
     print_rows,
     print_text,
-    progress,
+    print_values,
     show,
 )
-from adacompute.cli.results import print_arms
-from adacompute.options.main import SpendOptions
-from adacompute.options.research import ArmsOptions
+from adacompute.core.errors import needs_extra
+from adacompute.options.main import CapsOptions, SpendOptions
 
 Result = dict[str, Any]
-
-
-@command("arms", ArmsOptions, DIRECTORY)
-def arms(*, run: Path, options: ArmsOptions, as_json: bool) -> None:
-    """Compare arms."""
-    from adacompute.stages.research.arms import list_arms
-
-    with progress("Comparing arms") as report:
-        result = list_arms(run, options=options, progress=report)
-    show(result, print_arms, as_json=as_json)
 
 
 @command(
@@ -47,6 +36,15 @@ def spend(*, directory: Path | None, options: SpendOptions, as_json: bool) -> No
     from adacompute.stages.spend import sum_spend
 
     show(sum_spend(directory), _print_spend, as_json=as_json)
+
+
+@command("caps", CapsOptions, click.argument("path", metavar="CONFIG", type=RUN))
+def caps(*, path: Path, options: CapsOptions, as_json: bool) -> None:
+    """List caps."""
+    with needs_extra("serve"):
+        from adacompute.stages.caps import list_caps
+
+    show(list_caps(path, options=options), _print_caps, as_json=as_json)
 
 
 def _print_spend(result: Result) -> None:
@@ -101,3 +99,31 @@ def _with_ends(row: Result, name: str, scale: float = 1.0) -> str:
     ends = (row[f"{name}_low"], row[f"{name}_high"])
     shown = " to ".join(NOTHING if end is None else f"{scale * end:.3g}" for end in ends)
     return f"{scale * row[name]:.3g}{' %' if scale != 1 else ''} ({shown})"
+
+
+def _print_caps(result: Result) -> None:
+    """Print the state of the store, and the accounts of caps, one row per account."""
+    replicas, status = result["replicas"], str(result["replicas"]["status"])
+    if names := ", ".join(name[:8] for name in replicas["waiting_for"]):
+        status += f": waits for {names}"
+    print_values(
+        "Store of accounts",
+        {
+            "Store": result["store"],
+            "Running replicas": replicas["running"],
+            "Status": status,
+        },
+    )
+    if not result["accounts"]:
+        return
+    rows = [
+        {
+            "Account": row["name"],
+            "Limit": row["limit"],
+            "Spent": row["spent"],
+            "Held": row["held"],
+            "Replicas": row["replicas"],
+        }
+        for row in result["accounts"]
+    ]
+    print_rows("Accounts", rows)
