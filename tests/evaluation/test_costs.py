@@ -10,7 +10,7 @@ import pytest
 
 import adacompute as ada
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
-from adacompute.evaluation.costs import CostModel, call_costs, level_costs, sample_costs
+from adacompute.evaluation.costs import CostModel, call_costs, sample_costs
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 from adacompute.stages.calibrate import calibrate_run
@@ -73,8 +73,8 @@ def test_each_model_has_its_own_token_prices(make_run: Make, rows: Rows) -> None
 
 def test_without_token_prices_money_is_what_was_paid(make_run: Make, rows: Rows) -> None:
     paid = [{**row, "cost": 0.5 + row["sample"]} for row in rows]
-    costs = level_costs(recorded(make_run(paid)), "money", (1, 2))
-    assert costs.tolist() == [[4.0, 8.0]] * 24
+    costs = sample_costs(recorded(make_run(paid)), "money")
+    assert costs.tolist() == [one["cost"] for one in paid]
     gaps = [{**row, "cost": None if i == 3 else 1.0} for i, row in enumerate(rows)]
     with pytest.raises(DataError, match="1 of 192 samples have no cost"):
         sample_costs(recorded(make_run(gaps)), "money")

@@ -25,7 +25,7 @@ from adacompute.cli.options import (
     RUN,
     WHOLE_NUMBERS,
     ArmOption,
-    Limit,
+    NamedAmount,
     NamedPair,
     Pairs,
     Setting,
@@ -200,7 +200,11 @@ def _make_option(
     elif about.is_joined:
         known["type"] = Pairs(about.metavar or "", about.example or "")
     elif origin is Mapping:
-        pair = Limit() if inner[1] is float else NamedPair(about.metavar or "", about.example or "")
+        pair = (
+            NamedAmount()
+            if inner[1] is float
+            else NamedPair(about.metavar or "", about.example or "")
+        )
         known |= {"type": pair, "multiple": True, "callback": refuse_repeated}
     elif origin is Sequence and (about.is_repeated or inner[0] not in LISTS):
         known |= {"type": SCALARS.get(inner[0], ArmOption()), "multiple": True}

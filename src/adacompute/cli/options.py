@@ -41,8 +41,8 @@ NUMBERS, WHOLE_NUMBERS = CommaSeparated(float, "N,N,…"), CommaSeparated(int, "
 NAMES = CommaSeparated(str, "NAME,NAME,…")
 
 
-class Limit(click.ParamType):  # type: ignore[type-arg]  # as above
-    """A limit on a further cost, NAME=VALUE."""
+class NamedAmount(click.ParamType):  # type: ignore[type-arg]  # as above
+    """A named amount, NAME=VALUE."""
 
     name = "NAME=VALUE"
 
@@ -52,12 +52,12 @@ class Limit(click.ParamType):  # type: ignore[type-arg]  # as above
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> tuple[str, float]:
-        """Parse ``latency=3``."""
+        """Parse ``total/samples/all=3``."""
         name, _, amount = value.rpartition("=")
         try:
             return name, float(amount)
         except ValueError:
-            self.fail(f"{value!r} is not an amount such as latency=3", param, ctx)
+            self.fail(f"{value!r} is not an amount such as NAME=3", param, ctx)
 
 
 class NamedPair(click.ParamType):  # type: ignore[type-arg]  # as above

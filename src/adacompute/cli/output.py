@@ -123,17 +123,9 @@ def print_values(title: str, values: Mapping[str, object]) -> None:
     _print_table(title, [], [[label, format_value(value)] for label, value in values.items()])
 
 
-def print_rows(
-    title: str, rows: Sequence[Mapping[str, object]], *, max_rows: int | None = None
-) -> None:
-    """Print one line per row, with the keys of the first row as column titles.
-
-    Of more than ``max_rows`` rows, that many are shown, spread evenly from the first to the last.
-    """
-    shown = _thin_out(rows, max_rows)
-    if len(shown) < len(rows):
-        title += f" ({len(shown)} of {len(rows)} rows)"
-    _print_table(title, list(rows[0]), [[format_value(v) for v in row.values()] for row in shown])
+def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Print one line per row, with the keys of the first row as column titles."""
+    _print_table(title, list(rows[0]), [[format_value(v) for v in row.values()] for row in rows])
 
 
 def print_columns(title: str, rows: Sequence[Mapping[str, object]]) -> None:
@@ -165,14 +157,6 @@ def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cel
     if title:
         console.print(Text(printable(title), style="italic"))
     console.print(table)
-
-
-def _thin_out(
-    rows: Sequence[Mapping[str, object]], max_rows: int | None
-) -> Sequence[Mapping[str, object]]:
-    if max_rows is None or len(rows) <= max_rows:
-        return rows
-    return [rows[round(i * (len(rows) - 1) / (max_rows - 1))] for i in range(max_rows)]
 
 
 def printable(text: str) -> str:

@@ -9,7 +9,7 @@ other samples takes their place.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,13 +160,6 @@ def select_token_prices(
     return {model: find_token_prices(price_list, model) for model in named}
 
 
-def describe_token_prices(
-    prices: TokenPriceList | None,
-) -> dict[str, dict[str, float | None]] | None:
-    """Return token prices as JSON values; a manifest compares them to notice other prices."""
-    return None if prices is None else {model: asdict(one) for model, one in prices.items()}
-
-
 def sample_costs(
     recorded: SampleSet, unit: str, prices: TokenPriceList | None = None
 ) -> FloatArray:
@@ -285,13 +278,3 @@ def _prices_by_model(
         price = next(iter(prices.values())) if model is None else find_token_prices(prices, model)
         found.append((price, np.asarray(names == model)))
     return found
-
-
-def level_costs(
-    recorded: SampleSet, unit: str, levels: tuple[int, ...], prices: TokenPriceList | None = None
-) -> FloatArray:
-    """Return the expected cost of each level on each question: (K,) for samples, else (N, K)."""
-    if unit == "samples":
-        return np.asarray(levels, dtype=np.float64)
-    mean = _mean_by_question(recorded, sample_costs(recorded, unit, prices))
-    return np.asarray(mean[:, None] * np.asarray(levels))

@@ -93,7 +93,7 @@ def _solve(found: Utilities, options: SolveOptions) -> dict[str, Any]:
     """Return the allocation, and write what the options ask for."""
     sample = found.sample()
     cutoff = find_cutoff(found.tables, sample, options.budget).cutoff
-    totals = _Totals(len(found.levels))
+    totals = AllocationTotals(len(found.levels))
     names = pa.array(found.levels, pa.string())
     with _open_labels(options.out) as write:
         for ids, table in found.read():
@@ -156,7 +156,7 @@ def _estimate_run(run: Path, options: SolveOptions) -> Utilities:
 
 
 @dataclass
-class _Totals:
+class AllocationTotals:
     """Sums over the questions of an allocation, collected block by block."""
 
     n_levels: int
