@@ -68,7 +68,7 @@ def make_experiment(name: str, file: Path | None, seed: int) -> Experiment:
             write_run(Path(directory, "run"), read_source(file))
         run = Run(Path(directory, "run"))
         prices = read_token_prices(costs.get("token_prices"), [costs["unit"]], None, run=run.path)
-        model = CostModel(costs["unit"], prices, native_n=False, round_cost=0.0)
+        model = CostModel(costs["unit"], prices)
         recorded = read_recorded(run)
         pool = read_pool(run, costs=model, features="paper", tie_break="first").equalise()
         budgets = BUDGETS if file is not None else ARM_SETS[name].budgets

@@ -51,7 +51,6 @@ class Variant:
     policy: str
     evidence: str = VOTES
     max_rounds: int | None = None
-    round_cost: float = 0.0
     tie_break: str = FIRST_SEEN
     draft: bool = False
 
@@ -80,14 +79,13 @@ class GoldenSet:
 VARIANTS = {
     **{name: Variant(name) for name in POLICY_FACTORIES},
     "sequential-two-rounds": Variant("sequential", max_rounds=2),
-    "sequential-round-cost": Variant("sequential", round_cost=1.0),
     "sequential-logprob": Variant("sequential", tie_break=LOGPROB),
     "router-draft": Variant("router", draft=True),
     "mixture-confidence": Variant("mixture", evidence=ALL_EVIDENCE),
     "sequential-confidence": Variant("sequential", evidence=ALL_EVIDENCE),
 }
 PLAIN = tuple(POLICY_FACTORIES)
-ROUNDS = ("sequential-two-rounds", "sequential-round-cost")
+ROUNDS = ("sequential-two-rounds",)
 CONFIDENT = ("mixture-confidence", "sequential-confidence")
 LIKELY = ("sequential-logprob", "router-draft", *CONFIDENT)
 OVER_ARMS = ("mixture", "sequential", *CONFIDENT)
@@ -140,7 +138,6 @@ def fit(name: str, variant: str) -> Path:
         levels=LEVELS,
         budgets=[golden.sample_cost * budget for budget in BUDGETS],
         unit=golden.unit,
-        round_cost=one.round_cost,
         tie_break=one.tie_break,
         evidence=one.evidence,
         draft=one.draft,
@@ -187,7 +184,7 @@ def calibrate(name: str, variant: str) -> dict[str, Any]:
 def open_experiment(name: str, variant: str) -> Experiment:
     """Return the questions of a set as a variant sees them, with one random order of each."""
     one, golden = VARIANTS[variant], SETS[name]
-    costs = CostModel(golden.unit, round_cost=one.round_cost)
+    costs = CostModel(golden.unit)
     run = Run(import_set(name))
     pool = read_pool(run, costs=costs, tie_break=one.tie_break, draft=one.draft).equalise()
     return Experiment(

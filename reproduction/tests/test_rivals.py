@@ -390,7 +390,7 @@ def test_rivals_whose_data_is_missing_are_listed_with_the_reason(
 
 def test_options_that_rivals_do_not_support_are_refused(run: Path) -> None:
     known: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2), "policies": ["bayesian-stopping"]}
-    for options in ({"max_rounds": 2}, {"round_cost": 1.0}, {"tie_break": "logprob"}):
+    for options in ({"max_rounds": 2}, {"tie_break": "logprob"}):
         with pytest.raises(ConfigError, match="bayesian-stopping"):
             evaluate_run(run, **known, **options)
     with pytest.raises(ConfigError, match="weighted-consistency"):

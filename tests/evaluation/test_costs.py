@@ -169,10 +169,10 @@ def test_with_native_n_a_prompt_is_paid_once_per_round(make_run: Make, rows: Row
     own = TOKEN_PRICES.cost(Usage(prompt=0, completion=30, reasoning=6)) / NANO - TOKEN_PRICES.call
     assert prompt == pytest.approx(np.full(len(prompt), call))
     assert sample == pytest.approx(np.full(len(rows), own))
-    costs = CostModel("money", {"small": TOKEN_PRICES}, native_n=True, round_cost=0.5)
+    costs = CostModel("money", {"small": TOKEN_PRICES}, native_n=True)
     pool = read_pool(Run(place), costs=costs)
     four = pool.level_cost((4,))
-    assert four == pytest.approx(call + 0.5 + 4 * own)
+    assert four == pytest.approx(call + 4 * own)
     kept = CostModel.from_dict("money", costs.to_dict())
     assert kept == costs
 

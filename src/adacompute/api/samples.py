@@ -218,7 +218,6 @@ def read_samples(
     token_prices: TokenPriceSource | None = None,
     price_as: Mapping[str, str] | None = None,
     native_n: bool = False,
-    round_cost: float = 0.0,
 ) -> Samples:
     """Read recorded samples from a path, the name ``example``, or a table in memory.
 
@@ -234,7 +233,7 @@ def read_samples(
     path = resolve_source(Path(source)) if isinstance(source, str | PathLike) else None
     grader = grader or find_grader(path)
     judge = load_grader(grader) if isinstance(grader, str) else grader
-    costs = CostModel(unit, _read_prices(token_prices, unit, price_as), native_n, round_cost)
+    costs = CostModel(unit, _read_prices(token_prices, unit, price_as), native_n)
     known: dict[str, Any] = {"grader": judge, "costs": costs}
     if path is not None and (path / SAMPLES_FILE).is_file():
         return _select_prices(_read_run(Run(path), model, known), token_prices, price_as)

@@ -39,7 +39,7 @@ MAX_MISSING = 0.01
 
 @dataclass(frozen=True)
 class CostModel:
-    """How samples and rounds are priced: a unit, token prices for money, and a cost per round.
+    """How samples and rounds are priced: a unit, and token prices for money.
 
     With ``native_n`` a round is one call and its prompt is paid once. Otherwise every sample costs
     what it cost when it was collected.
@@ -48,11 +48,8 @@ class CostModel:
     unit: str = "samples"
     token_prices: TokenPriceList | None = None
     native_n: bool = False
-    round_cost: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.round_cost) and self.round_cost >= 0):
-            raise ConfigError(f"round_cost must be a finite number from 0, not {self.round_cost}")
         if self.native_n and self.token_prices is None:
             raise ConfigError(
                 "with native n the prompt is paid once per round, and its price is not known: "
@@ -61,25 +58,22 @@ class CostModel:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the unit as JSON values, for manifests and bundles."""
-        return {
-            "token_prices": describe_token_prices(self.token_prices),
-            "native_n": self.native_n,
-            "round_cost": self.round_cost,
-        }
+        prices = self.token_prices
+        listed = None if prices is None else {model: asdict(one) for model, one in prices.items()}
+        return {"token_prices": listed, "native_n": self.native_n}
 
     @staticmethod
     def from_dict(unit: str, content: Mapping[str, Any]) -> CostModel:
         """Build a cost model from a unit and the values of ``to_dict``."""
         stored = content["token_prices"]
         prices = stored and {model: TokenPrices(**one) for model, one in stored.items()}
-        return CostModel(unit, prices, bool(content["native_n"]), float(content["round_cost"]))
+        return CostModel(unit, prices, bool(content["native_n"]))
 
     def split(self, recorded: SampleSet) -> tuple[FloatArray, float | FloatArray]:
         """Return the cost of every sample, and the cost of a round besides its samples."""
         if not self.native_n or self.token_prices is None:
-            return sample_costs(recorded, self.unit, self.token_prices), self.round_cost
-        samples, prompts = call_costs(recorded, self.token_prices)
-        return samples, prompts + self.round_cost
+            return sample_costs(recorded, self.unit, self.token_prices), 0.0
+        return call_costs(recorded, self.token_prices)
 
     def prompt_cost(self, recorded: SampleSet) -> FloatArray | None:
         """Return what the prompt of a call costs on each question, (N,); None without prices."""

@@ -71,7 +71,6 @@ class RoundOptions:
     """What a round of samples costs."""
 
     native_n: bool = option("One round is one call: its prompt is paid for once.", False)
-    round_cost: float = option("Cost of each round of samples in addition to the samples.", 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

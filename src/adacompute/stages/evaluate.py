@@ -70,7 +70,7 @@ def evaluate_run(
     """Score policies on held-out questions; costs: see `CostModel`."""
     store, features, unit = Run(run), pin_encoder(options.features), options.unit
     rounds, evidence, tie_break = options.max_rounds, options.evidence, options.tie_break
-    costs = CostModel(unit, token_prices_of(options, run), options.native_n, options.round_cost)
+    costs = CostModel(unit, token_prices_of(options, run), options.native_n)
     recorded, today = read_recorded(store), options.today
     about = _describe_run(recorded, costs, rounds=rounds, evidence=evidence, tie_break=tie_break)
     names, skipped = _select_policies(options.policies, about)
@@ -133,7 +133,7 @@ def _describe_run(
             has_logprobs=bool(np.isfinite(recorded.column("mean_logprob")).any()),
             has_lengths=_has_lengths(*lengths),
             use_confidence=evidence == ALL_EVIDENCE,
-            has_rounds=rounds is not None or costs.round_cost > 0 or costs.native_n,
+            has_rounds=rounds is not None or costs.native_n,
             breaks_ties=tie_break != FIRST_SEEN,
         ),
     )
