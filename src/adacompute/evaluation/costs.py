@@ -9,7 +9,7 @@ other samples takes their place.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
