@@ -21,8 +21,8 @@ from hypothesis import settings
 
 from adacompute.datasets.rows import SAMPLE_SCHEMA
 from adacompute.evaluation import experiment
+from adacompute.evaluation import run_results as results
 from adacompute.evaluation.factories import REGISTERED
-from adacompute.stages import results
 from adacompute.stages.import_samples import import_samples
 
 settings.register_profile("adacompute", deadline=None, max_examples=60, derandomize=True)

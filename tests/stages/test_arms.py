@@ -15,9 +15,10 @@ from click.testing import CliRunner
 
 from adacompute.cli.main import cli
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.evaluation.arm_levels import level_name, list_arms, mark_efficient
 from adacompute.evaluation.costs import CostModel
-from adacompute.stages.arms import level_name, list_arms, mark_efficient
 from adacompute.stages.import_samples import import_samples
+from adacompute.stages.inputs import make_pool
 from adacompute.stages.report import report_run
 from adacompute.stages.solve import solve_source
 from adacompute.storage.store import Run
@@ -99,7 +100,8 @@ def test_a_level_is_named_by_its_arm_and_its_number_of_samples() -> None:
 
 def arms_of(run: Path, levels: tuple[int, ...]) -> dict[str, Any]:
     recorded = Run(run).encoded_samples()
-    return list_arms(recorded, CostModel("tokens"), levels)
+    pool = make_pool(recorded, costs=CostModel("tokens")).equalise()
+    return {"unit": "tokens", **list_arms(pool, recorded.arms, levels)}
 
 
 def test_levels_of_a_run_have_the_costs_and_accuracies_of_their_arms(run: Path) -> None:

@@ -126,7 +126,7 @@ def print_arms(result: Result) -> None:
     shown = [row for row in rows if row["efficient"] or row is best.get(row["arm"])]
     title = f"Arms by mean cost in {unit}, {result['questions']} questions"
     print_rows(title, [_describe_level(row, result["confidence"]) for row in shown])
-    from adacompute.stages.arms import level_name
+    from adacompute.evaluation.arm_levels import level_name
 
     efficient = [level_name(row) for row in rows if row["efficient"]]
     print_text(f"Efficient, by rising cost: {', '.join(efficient)}.")

@@ -16,6 +16,7 @@ from adacompute.core.progress import no_progress
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_factory
+from adacompute.evaluation.run_results import RunResults
 from adacompute.evaluation.scoring.frontier import TOLERANCE, CalibrationSettings
 from adacompute.evaluation.scoring.policy_score import score_policy
 from adacompute.evaluation.scoring.verdict import (
@@ -33,7 +34,6 @@ from adacompute.stages.inputs import (
     read_pool,
     resolve_today,
 )
-from adacompute.stages.results import RunResults
 from adacompute.stages.train import describe_fit
 from adacompute.storage.store import Run
 

@@ -14,18 +14,19 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, MissingExtra, check_installed
 from adacompute.core.progress import no_progress
+from adacompute.evaluation.arm_levels import list_arms
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import find_obstacle, has_registered, list_policies
+from adacompute.evaluation.run_results import RunResults
 from adacompute.evaluation.scoring.scores import evaluate, make_experiment
 from adacompute.features.embedding import pin_encoder
 from adacompute.options.definition import takes
 from adacompute.options.main import EvaluateOptions
 from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.episode import FIRST_SEEN
-from adacompute.stages.arms import list_arms
 from adacompute.stages.calibrate import check_settings, tolerance_of
 from adacompute.stages.inputs import (
     add_level,
@@ -37,7 +38,6 @@ from adacompute.stages.inputs import (
     resolve_today,
     token_prices_of,
 )
-from adacompute.stages.results import RunResults
 from adacompute.storage.store import SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
@@ -95,8 +95,9 @@ def evaluate_run(
     result = _score(pool, arguments, *now, (results or RunResults.of(run)).share, progress)
     result |= {"skipped": skipped, **describe_subsample(recorded), "arms": None}
     if about.has_arms:
-        of_samples = CostModel(unit, costs.token_prices)
-        result["arms"] = list_arms(recorded, of_samples, arguments["levels"], progress)
+        equal = make_pool(recorded, costs=CostModel(unit, costs.token_prices)).equalise()
+        found = list_arms(equal, recorded.arms, arguments["levels"], progress)
+        result["arms"] = {"unit": unit, **found}
     files = {EVALUATION: result}
     store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=files, result=result)
     return result

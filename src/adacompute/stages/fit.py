@@ -20,6 +20,7 @@ from adacompute.collection.plan import read_plan
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.core.progress import no_progress
 from adacompute.evaluation.factories import find_trainable
+from adacompute.evaluation.run_results import RunResults
 from adacompute.evaluation.scoring.same_answer import SHARE
 from adacompute.evaluation.scoring.savings import (
     DECIDED,
@@ -63,7 +64,6 @@ from adacompute.stages.inputs import (
 )
 from adacompute.stages.report import check_extra, report_run
 from adacompute.stages.report_options import FITTED
-from adacompute.stages.results import RunResults
 from adacompute.stages.same_answer import fit_same_answer, state_same_answer
 from adacompute.stages.train import TrainOptions, train_run
 from adacompute.storage.manifest import hash_path

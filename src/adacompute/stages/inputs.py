@@ -64,10 +64,9 @@ EVIDENCE = (ALL_EVIDENCE, VOTES)
 """What decisions and votes use: all that was recorded about samples, or the votes alone."""
 
 
-def token_prices_of(options: CostOptions, run: Path, *others: str) -> TokenPriceList | None:
-    """Return the token prices of a command, whose unit or ``others`` must need them."""
-    units = [options.unit, *others]
-    return read_token_prices(options.token_prices, units, options.price_as, run=run)
+def token_prices_of(options: CostOptions, run: Path) -> TokenPriceList | None:
+    """Return the token prices of a command, whose unit must need them."""
+    return read_token_prices(options.token_prices, [options.unit], options.price_as, run=run)
 
 
 def read_api_key(variable: str) -> str | None:

@@ -18,12 +18,14 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, check_installed
 from adacompute.core.progress import no_progress
+from adacompute.evaluation.arm_levels import describe_levels
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.kept_results import remember
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import check_policies, has_registered, list_policies
+from adacompute.evaluation.run_results import RunResults
 from adacompute.evaluation.scoring.scores import keep_levels
 from adacompute.evaluation.scoring.today import Today
 from adacompute.evaluation.scoring.verdict import round_up
@@ -37,7 +39,6 @@ from adacompute.report.page import render
 from adacompute.report.study import Study, study_policy
 from adacompute.report.summary import summarise
 from adacompute.report.wording import clean_text, headline
-from adacompute.stages.arms import describe_levels
 from adacompute.stages.calibrate import check_settings
 from adacompute.stages.evaluate import EVALUATION
 from adacompute.stages.evaluate import FORMAT as EVALUATION_FORMAT
@@ -57,7 +58,6 @@ from adacompute.stages.report_options import (
     resolve_levels,
     resolve_options,
 )
-from adacompute.stages.results import RunResults
 from adacompute.storage.manifest import hash_bytes
 from adacompute.storage.regular_files import write_atomically
 from adacompute.storage.store import SAMPLES, Run, SampleSet

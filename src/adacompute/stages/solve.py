@@ -35,10 +35,10 @@ from adacompute.core.allocation.upgrades import envelope
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import IntArray, UtilityTable, join_tables, sum_cost
 from adacompute.datasets.utilities import is_utility_table, read_utilities
+from adacompute.evaluation.arm_levels import level_name
 from adacompute.evaluation.costs import CostModel
 from adacompute.options.definition import select, takes
 from adacompute.options.main import SolveOptions
-from adacompute.stages.arms import level_name
 from adacompute.stages.import_samples import ImportOptions, import_samples
 from adacompute.stages.inputs import (
     check_levels,

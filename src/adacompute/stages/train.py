@@ -21,6 +21,7 @@ from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 from adacompute.evaluation.factories import find_trainable
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.run_results import RunResults
 from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import VERSION
 from adacompute.options.definition import takes
@@ -44,7 +45,6 @@ from adacompute.stages.inputs import (
     resolve_budgets,
     token_prices_of,
 )
-from adacompute.stages.results import RunResults
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:

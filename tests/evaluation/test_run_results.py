@@ -12,6 +12,7 @@ import pytest
 
 from adacompute.evaluation.experiment import Experiment, PolicyFactory
 from adacompute.evaluation.factories import find_factory
+from adacompute.evaluation.run_results import RunResults
 from adacompute.evaluation.scoring import held_out, oracles
 from adacompute.stages import report
 from adacompute.stages.calibrate import calibrate_run
@@ -19,7 +20,6 @@ from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.fit import fit_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
-from adacompute.stages.results import RunResults
 from adacompute.stages.train import train_run
 from adacompute.storage.result_files import DIRECTORY
 
@@ -152,7 +152,7 @@ def test_other_options_are_not_answered_by_kept_results(
 def test_other_code_is_not_answered_by_kept_results(
     run: Path, forbid: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.stages.results.code_version", lambda: "other")
+    monkeypatch.setattr("adacompute.evaluation.run_results.code_version", lambda: "other")
     forbid()
     with pytest.raises(AssertionError):
         evaluate_run(run, levels=LEVELS, policies=["mixture"])

@@ -1,4 +1,4 @@
-"""Arms: which arms of a run are efficient, and which are dominated by what.
+"""Arm levels: which arms are efficient, and which are dominated by what.
 
 Every number of samples of every arm has a mean cost and an accuracy. Those on the upper concave
 hull are efficient: no mixture of others is as accurate at the same cost. The rest are dominated.
@@ -17,32 +17,27 @@ from adacompute.core.progress import no_progress
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate, probability_of_best
 from adacompute.evaluation.intervals import Mean
-from adacompute.stages.inputs import check_levels, make_pool
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray
-    from adacompute.evaluation.costs import CostModel
     from adacompute.evaluation.pool import Pool
-    from adacompute.storage.store import SampleSet
 
 CONFIDENCE = 0.95
 P50, P95 = 50, 95
 
 
 def list_arms(
-    recorded: SampleSet,
-    costs: CostModel,
+    pool: Pool,
+    names: Sequence[str],
     levels: Sequence[int],
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Return cost, accuracy and latency of every level of every arm, and which are efficient."""
-    pool = make_pool(recorded, costs=costs).equalise()
     return {
-        "unit": costs.unit,
         "questions": len(pool),
         "excluded": pool.n_excluded,
         "confidence": CONFIDENCE,
-        "rows": describe_levels(pool, recorded.arms, levels, progress),
+        "rows": describe_levels(pool, names, levels, progress),
     }
 
 
@@ -56,7 +51,7 @@ def describe_levels(
     rows: list[dict[str, Any]] = []
     for arm, name in enumerate(names):
         progress(name)
-        rows += _describe_arm(pool, arm, name, check_levels(levels))
+        rows += _describe_arm(pool, arm, name, levels)
     if not rows:
         raise DataError(
             f"no arm has the {min(levels)} samples per question that the lowest level needs: "
@@ -66,7 +61,7 @@ def describe_levels(
     return rows
 
 
-def _describe_arm(pool: Pool, arm: int, name: str, levels: tuple[int, ...]) -> list[dict[str, Any]]:
+def _describe_arm(pool: Pool, arm: int, name: str, levels: Sequence[int]) -> list[dict[str, Any]]:
     """Return one row for each number of samples of an arm, as far as samples are recorded."""
     own = np.ones(len(pool.answers.answer), dtype=np.bool_) if pool.arm is None else pool.arm == arm
     one = pool.keep(own)
