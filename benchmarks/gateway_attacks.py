@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import itertools
 import json
 import os
@@ -51,8 +50,7 @@ port = {port}
 probe = false
 log_level = "warning"
 body_timeout_s = 10
-[serve.client_keys]
-honest = "{digest}"
+bearer_tokens = ["{key}"]
 [serve.models.fake]
 bundle = "policy"
 budget = 2
@@ -84,10 +82,9 @@ def gateway(directory: Path) -> Iterator[tuple[int, int]]:
     """Run a fake upstream and a gateway; gives the gateway's port and process."""
     fake_port, port = free_port(), free_port()
     save_example_bundle(directory / "policy")
-    digest = hashlib.sha256(KEY.encode()).hexdigest()
     base_url = f"http://127.0.0.1:{fake_port}/v1"
     config = directory / "gateway.toml"
-    config.write_text(CONFIG.format(base_url=base_url, port=port, digest=digest))
+    config.write_text(CONFIG.format(base_url=base_url, port=port, key=KEY))
     fake = ["adacompute.testing.fake_openai", "--port", str(fake_port), "--latency-s", "0.02"]
     serve = ["adacompute", "serve", "--config", str(config)]
     with running(fake, stdout=subprocess.DEVNULL), running(serve) as process:

@@ -3,7 +3,7 @@
 ``python -m benchmarks.soak run MINUTES.csv [--minutes 120] [--rate 14]`` sends so many requests per
 second at random moments, to a gateway with two workers, a decision log and caps: voted, forwarded
 and streamed ones to chat completions, completions, responses and embeddings; broken ones, clients
-that hang up, a client whose cap is spent, and an upstream of which one call in twenty
+that hang up, a model whose cap is spent, a wrong token, and an upstream of which one call in twenty
 fails. Files rotate at 2 MB, so that two hours hold what takes days elsewhere. Each minute it writes
 the memory of the gateway's processes, their open files and their processor time into a table.
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import csv
-import hashlib
 import json
 import os
 import random
@@ -50,14 +49,12 @@ from test_support.gateways import (
 
 MINUTE_S = 60.0
 SETTLED_MINUTES, BLOCK_MINUTES, HALF_HOUR = 15, 10, 30
-CLIENTS = {"alice": 40, "bob": 30, "carol": 20, "dan": 7, "spent": 2}
-"""Share of each client in the requests; the cap of the last is reached at once."""
-
 MAX_DIGITS = 20_000
 """Of a number in a question: most have a few, and one in a thousand has over a thousand."""
 
-SHARES = {**CLIENTS, "unknown": 1}
-KEY = "key-of-{}-in-the-soak"
+KEY = "token-of-the-soak-0123456789"
+SPENT_SHARE, WRONG_SHARE = 0.02, 0.01
+"""Shares of requests for a model whose cap is reached at once, and with a wrong token."""
 
 FAULTS = (
     "429=0.01,500=0.01,503=0.01,reset=0.005,half=0.005,garbled=0.005,shape=0.003,stall=0.001,"
@@ -76,8 +73,12 @@ max_output_tokens = 60
 first_byte_timeout_s = 2.0
 timeout_s = 10.0
 max_attempts = 3
-[serve.client_keys]
-{keys}
+bearer_tokens = ["{token}"]
+[serve.models.spent]
+bundle = "policy"
+budget = 2
+grader = "numeric"
+model = "fake"
 [serve.models.voted]
 bundle = "policy"
 budget = 2
@@ -91,7 +92,7 @@ period = "all"
 amount = 20
 unit = "samples"
 period = "day"
-client = "spent"
+model = "spent"
 """
 
 # What takes a day under load takes minutes: files rotate, are compacted and opened again.
@@ -157,8 +158,10 @@ async def send(session: aiohttp.ClientSession, url: str, number: int) -> str:
         body = rng.choice(BROKEN)
     hangs_up = rng.random() < 0.05
     limit = aiohttp.ClientTimeout(total=rng.uniform(0.005, 0.2) if hangs_up else 60)
-    client = rng.choices(list(SHARES), list(SHARES.values()))[0]
-    headers = {"authorization": f"Bearer {KEY.format(client)}", "content-type": "application/json"}
+    if rng.random() < SPENT_SHARE:
+        body = body.replace(b'"voted"', b'"spent"')
+    token = KEY[::-1] if rng.random() < WRONG_SHARE else KEY
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
     try:
         async with session.post(
             f"{url}/{path}", data=body, headers=headers, timeout=limit
@@ -226,9 +229,8 @@ def run_gateway(directory: Path, base_url: str) -> Iterator[tuple[int, int]]:
     """Run a gateway in a directory; gives its process and its port."""
     port = free_port()
     save_example_bundle(directory / "policy")
-    digests = {name: hashlib.sha256(KEY.format(name).encode()).hexdigest() for name in CLIENTS}
-    keys = "\n".join(f'{name} = "{digest}"' for name, digest in digests.items())
-    (directory / "gateway.toml").write_text(CONFIG.format(base_url=base_url, port=port, keys=keys))
+    config = CONFIG.format(base_url=base_url, port=port, token=KEY)
+    (directory / "gateway.toml").write_text(config)
     (directory / "sitecustomize.py").write_text(SITE)
     python_path = f"{directory}:{os.environ.get('PYTHONPATH', '')}"
     command = [sys.executable, "-m", "adacompute", "serve"]

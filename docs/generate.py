@@ -36,7 +36,6 @@ from adacompute.gateway.accounting.metrics import (
     STORE_GAUGES,
 )
 from adacompute.gateway.error_replies import ERROR_CODES
-from adacompute.gateway.requests.clients import ClientLimits
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.model_settings import ModelConfig, UpstreamConfig
 from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
@@ -54,10 +53,6 @@ TABLES: Mapping[str, tuple[type, str]] = {
     "[serve.upstreams.NAME]": (
         UpstreamConfig,
         "An upstream for models and arms. See [run the gateway](../how-to/serve.md).",
-    ),
-    "[serve.client_limits.NAME]": (
-        ClientLimits,
-        "What one client may ask for, by its name. See [security](../how-to/secure.md).",
     ),
     "[[serve.caps]]": (
         CapConfig,
@@ -218,7 +213,7 @@ METRICS = """## Metrics
 Every metric on `/metrics` of the admin port, for Prometheus. [Observe the
 gateway](../how-to/observe.md) says which ones to look at, and which alerts to set. Histograms also
 have the usual `_bucket`, `_sum` and `_count`. The label `model` is the virtual model, `-` if there
-is none; `cap` is the name of the cap without its period, such as `client=team-a/tokens`.
+is none; `cap` is the name of the cap without its period, such as `total/model=my-model/tokens`.
 """
 
 COLUMNS = """# Columns of all files

@@ -17,12 +17,11 @@ import adacompute
 from adacompute.cli.main import list_commands
 from adacompute.cli.options import Setting
 from adacompute.gateway.accounting.caps import CapConfig
-from adacompute.gateway.requests.clients import ClientLimits
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.model_settings import ModelConfig, UpstreamConfig
 
-GATEWAY = (Config, ModelConfig, UpstreamConfig, ClientLimits, CapConfig)
-TABLES = {"upstreams", "models", "client_limits", "caps"}
+GATEWAY = (Config, ModelConfig, UpstreamConfig, CapConfig)
+TABLES = {"upstreams", "models", "caps"}
 """Tables of a gateway whose keys are those of another class."""
 
 

@@ -11,7 +11,6 @@ connections are those of the library aiohttp, and depend on its version.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
 import socket
@@ -279,7 +278,7 @@ def serve() -> Iterator[tuple[ScriptedServer, dict[str, int]]]:
             content = {
                 "base_url": upstream.base_url,
                 "upstream_api_key": "sk-upstream-0123456789abcdef",
-                "client_keys": {"ann": hashlib.sha256(KEY.encode()).hexdigest()},
+                "bearer_tokens": [KEY],
                 "models": {model: {**own, "grader": "numeric"} for model, own in models.items()},
                 "allowed_paths": ["* /v1/*"],
                 "max_attempts": attempts,

@@ -71,6 +71,7 @@ class Workspace:
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(directory),
             "UPSTREAM_KEY": "secret",
+            "GATEWAY_TOKEN": "token-of-the-pages-0123456789",
             "REPOSITORY": str(ROOT),
         }
 

@@ -83,7 +83,7 @@ def test_the_configuration_is_that_of_the_plain_manifest(
 ) -> None:
     plain = tmp_path / "plain.toml"  # paths are relative to the file
     plain.write_bytes((DEPLOY / "gateway" / "gateway.toml").read_bytes())
-    values = {"UPSTREAM_URL": "https://api.example.com/v1", "CLIENT_KEY_SHA256": "ab" * 32}
+    values = {"UPSTREAM_URL": "https://api.example.com/v1", "GATEWAY_TOKEN": "0123456789abcdef" * 4}
     for name in variables_in(plain):
         monkeypatch.setenv(name, values.get(name, "none"))
     path = tmp_path / "gateway.toml"

@@ -36,7 +36,7 @@ EVALUATE = ("--budgets", "1.5,2", "--levels", "1,2", "--policies", "fixed,mixtur
 
 def spent(place: Path) -> Path:
     """Return the account of a gateway that made one call."""
-    start = {"call": "1", "client": "a", "upstream_model": "m", "purpose": "vote"}
+    start = {"call": "1", "upstream_model": "m", "purpose": "vote"}
     CallFile(place).append({**start, "started_at": 1.0, "max_prompt_tokens": 9, "max_cost": 0.5})
     return place
 

@@ -15,12 +15,12 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import Any
 
 import pytest
 
 from adacompute.core.errors import ConfigError, ModelError
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
-from adacompute.gateway.requests.clients import Clients
 from adacompute.gateway.requests.contract import Limits
 from adacompute.gateway.requests.reading import Arrival, read_request
 from adacompute.gateway.requests.refusals import Forbidden
@@ -39,7 +39,7 @@ for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client", "msgspec"):
 CHAT = "/v1/chat/completions"
 JSON = ("Content-Type", "application/json")
 CLIENT = "sk-client-fedcba9876543210"
-LIMITED = "sk-limited-0123456789abcdef"
+OLD = "sk-limited-0123456789abcdef"
 OK = ScriptedReply(200, [JSON], [b'{"choices":[{"message":{"content":"It is 4."}}]}'])
 KNOWN = ConnectionLimits()
 MAX_HEADERS, MAX_CONNECTIONS = KNOWN.max_headers, KNOWN.max_connections_per_address
@@ -51,27 +51,17 @@ TIMEOUT_S = 60.0
 
 @pytest.fixture(scope="module")
 def target(launch: Launch) -> Iterator[int]:
-    """Port of the gateway that is attacked: no client keys."""
+    """Port of the gateway that is attacked: no token."""
     with launch(settings=LIMITS, all_paths=False) as port:
         yield port
 
 
 @pytest.fixture(scope="module")
 def keyed(launch: Launch) -> Iterator[int]:
-    """Port of a gateway with a client key."""
-    digest = hashlib.sha256(CLIENT.encode()).hexdigest()
-    limited = hashlib.sha256(LIMITED.encode()).hexdigest()
+    """Port of a gateway with two tokens, one of them on its way out."""
     settings = f"""{LIMITS}
     max_samples = 64
-    [serve.client_keys]
-    ann = "{digest}"
-    bob = "{limited}"
-    [serve.client_limits.bob]
-    models = ["thrifty"]
-    allowed_paths = ["POST /v1/chat/completions", "POST /v1/embeddings", "GET /v1/models"]
-    max_budget = 2
-    max_samples = 3
-    max_concurrency = 1
+    bearer_tokens = ["{CLIENT}", "{OLD}"]
     """
     with launch(settings=settings, all_paths=False) as port:
         yield port
@@ -213,7 +203,7 @@ def test_a_chunked_body_is_accepted(target: int, upstream: ScriptedServer) -> No
 
 
 def test_an_endless_body_after_the_reply_is_cut_off(keyed: int) -> None:
-    """A request without a key is answered before its body, which must not be read for ever."""
+    """A request without a token is answered before its body, which must not be read for ever."""
     parts = [b"%x\r\n%b\r\n" % (65_536, b" " * 65_536)] * 1000
     sent = 0
     with connect(keyed) as plug:
@@ -285,16 +275,13 @@ FOREIGN = {
     "public-address": ("invalid_host", ["Host: 192.0.2.1:8000"]),
     "loopback-prefix": ("invalid_host", ["Host: 127.0.0.1.attacker.example"]),
     "no-host": ("invalid_host", []),
-    "foreign-page": ("invalid_origin", ["Host: localhost", "Origin: https://attacker.example"]),
-    "local-file": ("invalid_origin", ["Host: localhost", "Origin: null"]),
-    "other-port": ("invalid_origin", ["Host: localhost:8000", "Origin: http://localhost:3000"]),
-    "no-origin": ("invalid_origin", ["Host: 127.0.0.1", "Sec-Fetch-Site: cross-site"]),
+    "two-hosts": ("invalid_host", ["Host: attacker.example", "Host: localhost"]),
 }
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 @pytest.mark.parametrize("path", [CHAT, "/metrics"])
-def test_a_web_page_cannot_use_a_gateway_without_keys(
+def test_a_name_of_others_does_not_reach_a_gateway_without_token(
     name: str, path: str, target: int, upstream: ScriptedServer
 ) -> None:
     code, lines = FOREIGN[name]
@@ -306,35 +293,9 @@ def test_a_web_page_cannot_use_a_gateway_without_keys(
     assert upstream.received == []
 
 
-@pytest.mark.parametrize(
-    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
-)
-def test_only_json_is_accepted_without_keys(
-    kind: str | None, target: int, upstream: ScriptedServer
-) -> None:
-    """Pages may send these types to other origins without asking first."""
-    lines = ["Host: localhost", "Content-Length: 18", "Connection: close", "", ""]
-    given = [] if kind is None else [f"Content-Type: {kind}"]
-    sent = "\r\n".join([f"POST {CHAT} HTTP/1.1", *given, *lines]).encode() + BODY
-    assert status(exchange(target, sent)) == 415
-    assert upstream.received == []
-
-
 @pytest.mark.parametrize("host", ["localhost", "localhost:1234", "127.0.0.1:80", "[::1]:8000"])
 def test_a_loopback_host_is_accepted(host: str, target: int) -> None:
     assert status(exchange(target, REQUEST.replace(b"localhost", host.encode()))) == 200
-
-
-def test_a_configured_origin_may_send_requests(launch: Launch) -> None:
-    with launch(settings='allowed_origins = ["https://app.example"]') as port:
-        origin = ("Origin", "https://app.example")
-        asked = ("Access-Control-Request-Method", "POST")
-        preflight = send(port, "OPTIONS", CHAT, headers=[origin, asked])
-        reply = send(port, "POST", CHAT, headers=[origin, JSON], body=BODY)
-        other = send(port, "POST", CHAT, headers=[("Origin", "https://x.example")], body=BODY)
-    assert (preflight.status, reply.status, other.status) == (200, 200, 403)
-    for answer in (preflight, reply):
-        assert answer.values("access-control-allow-origin") == [origin[1]]
 
 
 # Before authentication: bodies.
@@ -355,17 +316,15 @@ def spell(members: dict[str, bytes]) -> bytes:
 
 @pytest.mark.parametrize("member", VIRTUAL)
 def test_a_bomb_of_brackets_is_rejected_in_every_member(
-    member: str, target: int, pids: dict[int, int], upstream: ScriptedServer
+    member: str, target: int, upstream: ScriptedServer
 ) -> None:
     body = spell({**VIRTUAL, member: BOMB})
-    before = process_usage(pids[target])["mb"]
     # With the name elsewhere, so that the body is parsed.
     body = body[:-1] + b', "user": "thrifty"}'
     reply = send(target, "POST", CHAT, headers=[JSON], body=body, timeout_s=TIMEOUT_S)
     # Requests with tools or in odd forms are not voted on: they are forwarded byte for byte.
     assert reply.status in {200, 400}
     assert len(upstream.received) <= 1
-    assert process_usage(pids[target])["mb"] - before < 40  # the body itself, not its objects
 
 
 @pytest.mark.parametrize("first", ["other", "thrifty"])
@@ -476,7 +435,7 @@ def ask(port: int, key: str, path: str = CHAT, method: str = "POST", /, **member
 
 
 @pytest.mark.parametrize(("method", "path"), ELSEWHERE)
-def test_a_client_key_does_not_reach_other_paths_of_the_upstream(
+def test_the_token_does_not_reach_other_paths_of_the_upstream(
     method: str, path: str, keyed: int, target: int, upstream: ScriptedServer
 ) -> None:
     assert ask(keyed, CLIENT, path, method) == 403
@@ -495,25 +454,6 @@ def test_a_response_does_not_refer_to_stored_ones(
     assert ask(keyed, CLIENT, "/v1/responses", **{member: b"null"}) == 200
 
 
-def test_a_client_key_is_limited_to_its_models_and_paths(
-    keyed: int, upstream: ScriptedServer
-) -> None:
-    assert ask(keyed, LIMITED, model=b'"other"') == 403
-    assert ask(keyed, LIMITED, "/v1/embeddings", model=b'"other"') == 403
-    assert ask(keyed, LIMITED, model=b"7") == 403
-    assert ask(keyed, LIMITED, model=b'"thrifty", "model": "other"') == 400
-    assert ask(keyed, LIMITED, "/v1/completions") == 403
-    assert upstream.received == []
-    assert ask(keyed, LIMITED) == 200
-
-
-def test_a_client_cannot_raise_its_budget_above_its_limit(
-    keyed: int, upstream: ScriptedServer
-) -> None:
-    assert ask(keyed, LIMITED, adacompute=b'{"budget": 9}') == 403
-    assert upstream.received == []
-
-
 @pytest.mark.parametrize("budget", [b'{"budget": 1e9}', b'{"budget": 1.01}'])
 def test_no_client_raises_its_budget_above_the_one_that_the_operator_set(
     budget: bytes, keyed: int, target: int, upstream: ScriptedServer
@@ -529,17 +469,16 @@ def test_no_client_asks_for_more_choices_than_one_request_may_draw(
     member: str, keyed: int, upstream: ScriptedServer
 ) -> None:
     refused = {400} if "u" in member else {403}  # escaped names are refused
-    assert ask(keyed, LIMITED, **{member: b"4"}) in refused
     assert ask(keyed, CLIENT, model=b'"other"', **{member: b"65"}) in refused
     assert ask(keyed, CLIENT, **{member: b"1000000000"}) in refused
     assert ask(keyed, CLIENT, **{member: b"1e9"}) == 400
     assert upstream.received == []
-    assert ask(keyed, LIMITED, **{member.replace("\\u006e", "n"): b"3"}) == 200
+    assert ask(keyed, CLIENT, **{member.replace("\\u006e", "n"): b"3"}) == 200
 
 
 def test_a_file_that_looks_like_a_large_body_is_forwarded() -> None:
     rules = Rules(Limits(max_samples=1), paths=["POST /v1/files"])
-    arrival = Arrival("POST", "/v1/files", "-")
+    arrival = Arrival("POST", "/v1/files")
     read_request(rules, arrival, b'--x\r\n"n"' + b"[,{" * 200_000)
     with pytest.raises(Forbidden):
         read_request(rules, arrival, b'{"x": [' + b"1," * 400_000 + b'1], "n": 2}')
@@ -550,38 +489,9 @@ def test_a_file_that_looks_like_a_large_body_is_forwarded() -> None:
 def test_a_path_that_is_not_described_is_refused_under_limits(method: str, path: str) -> None:
     rules = Rules(Limits(max_output_tokens=1), paths=["POST /v1/audio/speech"])
     with pytest.raises(Forbidden):
-        read_request(rules, Arrival(method, path, "-"), b"{}")
-    read_request(rules, Arrival("POST", "/v1/audio/speech", "-"), b"{}")
-    read_request(Rules(), Arrival(method, path, "-"), b"{}")
-
-
-def test_the_requests_of_a_minute_are_limited_across_workers(
-    launch: Launch, upstream: ScriptedServer
-) -> None:
-    digest = hashlib.sha256(LIMITED.encode()).hexdigest()
-    settings = f"""
-    [serve.client_keys]
-    bob = "{digest}"
-    [serve.client_limits.bob]
-    requests_per_minute = 6
-    """
-    with launch(settings=settings, workers=2) as port:
-        found = [ask(port, LIMITED) for _ in range(20)]
-    assert sorted(found) == [200] * 6 + [429] * 14
-    assert found[-1] == 429
-    assert len(upstream.received) == 12  # two samples each
-
-
-def test_a_client_sees_only_its_models(keyed: int, upstream: ScriptedServer) -> None:
-    listed = b'{"object": "list", "data": [{"id": "real"}, {"id": "secret-model"}]}'
-    upstream.answer(ScriptedReply(200, [JSON], [listed]))
-    seen = {
-        "ann": {"real", "secret-model", "thrifty", "single"},
-        "bob": {"thrifty"},
-    }
-    for name, key in (("ann", CLIENT), ("bob", LIMITED)):
-        reply = send(keyed, "GET", "/v1/models", headers=[("Authorization", f"Bearer {key}")])
-        assert {one["id"] for one in json.loads(reply.body)["data"]} == seen[name]
+        read_request(rules, Arrival(method, path), b"{}")
+    read_request(rules, Arrival("POST", "/v1/audio/speech"), b"{}")
+    read_request(Rules(), Arrival(method, path), b"{}")
 
 
 @pytest.mark.parametrize("stream", [b"true", b"false"])
@@ -598,38 +508,76 @@ def test_errors_do_not_show_the_address_of_the_upstream(
     assert b"127.0.0.1" not in reply.body + listed.body
 
 
-def test_the_requests_in_flight_of_a_client_are_limited(
-    keyed: int, upstream: ScriptedServer
+# The token.
+
+PLACES = [("POST", CHAT), ("GET", "/v1/models"), ("GET", "/v1/files/1"), ("OPTIONS", CHAT)]
+WRONG = {
+    "none": [],
+    "empty": ["Authorization:"],
+    "kind": [f"Authorization: Basic {CLIENT}"],
+    "bare": [f"Authorization: {CLIENT}"],
+    "prefix": [f"Authorization: Bearer {CLIENT[:-1]}"],
+    "longer": [f"Authorization: Bearer {CLIENT}0"],
+    "both": [f"Authorization: Bearer {CLIENT} {OLD}"],
+    "list": [f"Authorization: Bearer {CLIENT}, Bearer {OLD}"],
+    "digest": [f"Authorization: Bearer {hashlib.sha256(CLIENT.encode()).hexdigest()}"],
+    "case": [f"Authorization: Bearer {CLIENT.upper()}"],
+    "bytes": ["Authorization: Bearer \xff\x80"],
+    "long": [f"Authorization: Bearer {'A' * 30_000}"],
+    "second": ["Authorization: Bearer x", f"Authorization: Bearer {CLIENT}"],
+    "other-header": [f"X-Api-Key: {CLIENT}", f"Cookie: token={CLIENT}"],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(("method", "path"), PLACES)
+def test_nothing_is_served_without_the_token(
+    method: str, path: str, name: str, keyed: int, upstream: ScriptedServer
 ) -> None:
-    release = threading.Event()
-    upstream.answer(ScriptedReply(200, [JSON], [release, OK.body]))
-    first = threading.Thread(target=ask, args=(keyed, LIMITED))
-    first.start()
-    try:
-        wait_until(lambda: len(upstream.received) > 0)
-        assert ask(keyed, LIMITED) == 429
-    finally:
-        release.set()
-        first.join()
+    length = ["Content-Length: 18"] if method == "POST" else []
+    sent = head(*WRONG[name], *length, "Connection: close", method=method, target=path)
+    reply = exchange(keyed, sent + (BODY if length else b""))
+    assert (status(reply), error_code(reply)) == (401, "invalid_api_key")
+    assert CLIENT.encode() not in reply
+    assert upstream.received == []
 
 
-@pytest.mark.parametrize("key", ["test", "change-me", "secret", ""])
-def test_a_well_known_key_is_refused_at_the_start(key: str) -> None:
-    digest = hashlib.sha256(key.encode()).hexdigest()
-    with pytest.raises(ConfigError):
-        make_config({"base_url": "http://127.0.0.1:1/v1", "client_keys": {"ann": digest}})
+def test_health_is_open_and_any_host_may_be_asked_with_the_token(keyed: int) -> None:
+    assert status(exchange(keyed, head("Connection: close", method="GET", target="/health"))) == 200
+    named = head(f"Authorization: Bearer {CLIENT}", "Content-Length: 18", "Connection: close")
+    assert status(exchange(keyed, named.replace(b"localhost", b"gateway.example") + BODY)) == 200
 
 
-def test_a_short_key_is_never_valid() -> None:
-    key = "k" * 19
-    clients = Clients({"ann": hashlib.sha256(key.encode()).hexdigest()})
-    assert clients.identify(f"Bearer {key}") is None
-    longer = Clients({"ann": hashlib.sha256(f"{key}k".encode()).hexdigest()})
-    assert longer.identify(f"Bearer {key}k") == "ann"
-
-
-def test_metrics_name_the_client_and_not_its_key(keyed: int) -> None:
-    assert ask(keyed, CLIENT) == 200
+@pytest.mark.parametrize("token", [CLIENT, OLD])
+def test_both_tokens_are_valid_during_a_rotation_and_neither_is_forwarded(
+    token: str, keyed: int, upstream: ScriptedServer
+) -> None:
+    for model in (b'"thrifty"', b'"other"'):
+        assert ask(keyed, token, model=model) == 200
+    for received in upstream.received:
+        assert received.values("authorization") == ["Bearer sk-upstream-0123456789abcdef"]
+        assert token.encode() not in received.head + received.body
     shown = send(keyed + 1, "GET", "/metrics", timeout_s=TIMEOUT_S).body.decode()
-    assert 'client_requests_total{client="ann",status="200"}' in shown
-    assert CLIENT not in shown
+    assert token not in shown
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        *([""], ["test"], ["k" * 19], ["k" * 40], [f"{CLIENT}\n"], [f"{CLIENT} "]),
+        *([f"\u00e9{CLIENT}"], [CLIENT, OLD, f"{OLD}1"], CLIENT, [5]),
+    ],
+    ids=str,
+)
+def test_a_token_that_protects_nothing_is_refused_and_not_shown(tokens: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_config({"base_url": "http://127.0.0.1:1/v1", "bearer_tokens": tokens})
+    assert "bearer_tokens" in str(caught.value)
+    assert CLIENT not in str(caught.value)
+
+
+def test_the_token_is_not_in_what_a_configuration_shows_and_never_sent_upstream() -> None:
+    content = {"base_url": "http://127.0.0.1:1/v1", "bearer_tokens": [CLIENT]}
+    assert CLIENT not in repr(make_config(content))
+    with pytest.raises(ConfigError):
+        make_config({**content, "forward_key": True})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -34,8 +33,6 @@ from test_support import gateways
 from test_support.scripted import ScriptedReply, ScriptedServer
 
 JSON = [("Content-Type", "application/json")]
-KEYS = {"alice": "a" * 24, "bob": "b" * 24}
-DIGESTS = {name: hashlib.sha256(key.encode()).hexdigest() for name, key in KEYS.items()}
 
 
 def make_bundle(path: Path, n_samples: int) -> Path:
@@ -103,7 +100,7 @@ def test_concurrent_requests_never_exceed_a_cap(tmp_path: Path) -> None:
 def test_gateways_with_one_directory_share_their_caps(tmp_path: Path) -> None:
     settings = {"caps": [samples_cap(1)], "state_directory": str(tmp_path)}
     config = make_config({"base_url": "http://127.0.0.1:1/v1", **settings})
-    counter = config.caps[0].counter("client", "model", time.time())
+    counter = config.caps[0].counter("model", time.time())
     assert counter is not None
     charge: Charge = {"samples": 1, "tokens": 0, "money": 0}
 
@@ -192,18 +189,14 @@ def test_one_cheap_sample_answers_when_a_larger_call_does_not_fit(
             assert fake.stats()["choices"] - n_before == (status == 200)
 
 
-def test_a_cap_of_a_client_leaves_others_alone(tmp_path: Path) -> None:
-    caps = [samples_cap(1, client="alice"), samples_cap(3)]
-    with serving(tmp_path, caps, client_keys=DIGESTS) as (upstream, port):
-        assert [ask(port, KEYS["alice"]).status for _ in range(2)] == [200, 429]
-        assert [ask(port, KEYS["bob"]).status for _ in range(3)] == [200, 200, 429]
-        assert len(upstream.received) == 3
-
-
-def test_each_client_has_a_cap_of_its_own(tmp_path: Path) -> None:
-    with serving(tmp_path, [samples_cap(1, client="*")], client_keys=DIGESTS) as (_, port):
-        assert [ask(port, KEYS["alice"]).status for _ in range(2)] == [200, 429]
-        assert [ask(port, KEYS["bob"]).status for _ in range(2)] == [200, 429]
+@pytest.mark.parametrize("model", ["virtual", "*"])
+def test_a_cap_of_a_model_leaves_others_alone(model: str, tmp_path: Path) -> None:
+    caps = [samples_cap(1, model=model), samples_cap(3)]
+    with serving(tmp_path, caps) as (upstream, port):
+        assert [ask(port).status for _ in range(2)] == [200, 429]
+        n_left = 1 if model == "*" else 2
+        assert [ask(port, model="other").status for _ in range(3)].count(200) == n_left
+        assert len(upstream.received) == 1 + n_left
 
 
 def test_forwarded_requests_count_too(tmp_path: Path) -> None:
@@ -293,7 +286,6 @@ def test_a_cap_names_what_exists_and_what_can_be_bounded() -> None:
         ({"amount": 1, "unit": "hours"}, "unit must be one of samples, tokens, money"),
         ({"amount": 1, "period": "week"}, "period must be one of day, month, all"),
         ({"amount": -1, "unit": "samples"}, "amount must be a number of 0 or more"),
-        ({"amount": 1, "unit": "samples", "client": "eve"}, "'eve', which has no client key"),
         ({"amount": 1, "unit": "samples", "model": "x"}, "'x', which is no model"),
         ({"amount": 1, "unit": "tokens"}, "needs max_output_tokens"),
         ({"amount": 1, "unit": "money"}, "needs token_prices"),

@@ -36,9 +36,7 @@ def body(model: str) -> bytes:
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "allowed_paths": {"target": "/v1/files", "body": b"{}"},
-    "allowed_hosts": {"headers": [JSON, ("Host", "example.org")]},
-    "allowed_origins": {"headers": [JSON, ("Origin", "https://example.org")]},
-    "client_keys": {"headers": [("Content-Type", "text/plain")]},
+    "bearer_tokens": {"headers": [JSON, ("Host", "example.org")]},
     "is the server running": {"base_url": True},
     "raise the cap": {"settings": CAP},
     "change the base URL": {"redirects": True},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -16,7 +15,7 @@ import pytest
 
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.core.types import make_levels
-from adacompute.gateway.connection.browser_checks import is_loopback
+from adacompute.gateway.requests.access import is_loopback
 from adacompute.gateway.settings.config import make_config, read_config
 from adacompute.gateway.voting.model_loading import describe_verdict, load_models
 from adacompute.gateway.voting.virtual_model import VirtualModel
@@ -30,7 +29,7 @@ from test_support.scripted import ScriptedReply, ScriptedServer
 
 GOOD = 'base_url = "http://127.0.0.1:1/v1"'
 MODEL = '[serve.models.m]\nbundle = "two"\nbudget = 2\nmodel = "real"\ngrader = "numeric"\n'
-DIGEST = "0123456789abcdef" * 4
+KEY = "sk-0123456789abcdef-of-a-test"
 
 
 def write(place: Path, *lines: str) -> Path:
@@ -72,17 +71,22 @@ WRONG = {
     "bad-rounds": ([GOOD, MODEL, "max_rounds = 0"], "models.m max_rounds above 0"),
     "no-table": ([GOOD, "models = 3"], "models table 3"),
     "no-model": ([GOOD, "[serve.models]", "m = 3"], "models.m table 3"),
-    "no-keys": ([GOOD, 'client_keys = "x"'], "client_keys table"),
+    "one-token": ([GOOD, 'bearer_tokens = "sk-plain-1"'], "bearer_tokens list"),
     "no-days": ([GOOD, "keep_days = 0"], "keep_days above 0"),
     "file-for-redis": ([GOOD, 'account_store = "x.sqlite"'], "account_store Redis state_directory"),
     "name": ([GOOD, MODEL.replace("models.m", 'models."a b"')], "spaces quotes 'a b'"),
-    "plain-key": ([GOOD, "[serve.client_keys]", 'ann = "sk-plain-1"'], "'ann' SHA-256"),
-    "short-key": ([GOOD, "[serve.client_keys]", f'ann = "{DIGEST[:-1]}"'], "'ann' SHA-256"),
-    "number-key": ([GOOD, "[serve.client_keys]", "ann = 5"], "'ann' SHA-256"),
-    "public": ([GOOD, 'host = "0.0.0.0"'], "host 0.0.0.0 [serve.client_keys]"),
-    "public-6": ([GOOD, 'host = "::"'], "host :: [serve.client_keys]"),
-    "public-name": ([GOOD, 'host = "example.org"'], "host example.org [serve.client_keys]"),
-    "no-host": ([GOOD, 'host = ""'], "host [serve.client_keys]"),
+    "short-token": ([GOOD, 'bearer_tokens = ["sk-plain-1"]'], "bearer_tokens 20"),
+    "three-tokens": ([GOOD, f"bearer_tokens = {[KEY] * 3}"], "bearer_tokens 2"),
+    "number-token": ([GOOD, "bearer_tokens = [123456789]"], "bearer_tokens list"),
+    "token-upstream": (
+        [GOOD, "forward_key = true", f'bearer_tokens = ["{KEY}"]'],
+        "forward_key bearer_tokens",
+    ),
+    "short-admin-key": ([GOOD, 'admin_key = "sk-plain-1"'], "admin_key 20"),
+    "public": ([GOOD, 'host = "0.0.0.0"'], "host 0.0.0.0 bearer_tokens"),
+    "public-6": ([GOOD, 'host = "::"'], "host :: bearer_tokens"),
+    "public-name": ([GOOD, 'host = "example.org"'], "host example.org bearer_tokens"),
+    "no-host": ([GOOD, 'host = ""'], "host bearer_tokens"),
     "variable": ([GOOD, 'upstream_api_key = "${NOT_SET_9}"'], "NOT_SET_9"),
     "key-type": ([GOOD, "upstream_api_key = 123456789"], "serve.upstream_api_key str int"),
     "key-lines": ([GOOD, 'upstream_api_key = "sk-1\\nX: sk-plain-1"'], "upstream_api_key header"),
@@ -155,13 +159,11 @@ def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:
     assert config.models["m"].bundle == str(tmp_path / "two")
 
 
-def test_a_public_gateway_needs_client_keys() -> None:
+def test_a_public_gateway_needs_a_token() -> None:
     config = {"base_url": "http://127.0.0.1:1/v1", "host": "0.0.0.0"}  # noqa: S104 - the point
     with pytest.raises(ConfigError):
         make_config(config)
-    assert make_config({**config, "client_keys": {"ann": DIGEST.upper()}}).client_keys == {
-        "ann": DIGEST
-    }
+    assert make_config({**config, "bearer_tokens": [KEY]}).bearer_tokens == (KEY,)
 
 
 @pytest.mark.parametrize(
@@ -214,20 +216,18 @@ def test_check_reports_the_models_and_starts_nothing(
         assert plug.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_check_lists_limits_directories_clients_and_what_the_probe_costs(policies: Path) -> None:
+def test_check_lists_limits_directories_and_what_the_probe_costs(policies: Path) -> None:
     (policies / "prices.toml").write_text("[models.real]\ninput = 1.0\noutput = 2.0\n")
     path = write(
         policies,
         GOOD,
         'max_output_tokens = 50\naccount_store = "redis://:secret-7@127.0.0.1:9/0"',
-        'state_directory = "state"\n'
-        f'token_prices = "prices.toml"\n[serve.client_keys]\nann = "{"ab" * 32}"',
-        "[serve.client_limits.ann]\nrequests_per_minute = 5",
+        f'state_directory = "state"\ntoken_prices = "prices.toml"\nbearer_tokens = ["{KEY}"]',
         f"{MODEL}max_samples = 8\n",
     )
     cache = {"XDG_CACHE_HOME": str(policies / "empty")}
     told = json.loads(check(path, "--check", "--json", **cache).stdout)
-    assert told["clients"] == [{"name": "ann", "requests_per_minute": 5}]
+    assert told["needs_token"] is True
     assert (told["limits"]["max_output_tokens"], told["limits"]["body_timeout_s"]) == (50, 30.0)
     assert told["models"][0]["limits"] == {"max_samples": 8}
     found = {one["name"]: (one["directory"], one["is_writable"]) for one in told["directories"]}
@@ -236,40 +236,12 @@ def test_check_lists_limits_directories_clients_and_what_the_probe_costs(policie
     assert (probe["models"], probe["max_calls"]) == (["real"], MAX_CALLS)
     assert probe["max_cost"] == pytest.approx((MAX_PROMPT_TOKENS + 2 * MAX_COMPLETION_TOKENS) / 1e6)
     shown = check(path, "--check", **cache).stdout
-    for name in ("ann", "max_output_tokens", str(MAX_CALLS), "requests_per_minute", "real"):
+    for name in ("needed", "max_output_tokens", str(MAX_CALLS), "real"):
         assert name in shown
     assert "secret-7" not in shown + json.dumps(told)
+    assert KEY not in shown + json.dumps(told)
     silent = write(policies, GOOD, "probe = false", MODEL)
     assert json.loads(check(silent, "--check", "--json").stdout)["probe"]["max_calls"] == 0
-
-
-NOT_DIGESTS = {
-    "short": (DIGEST[:-1], "it has 63 digits"),
-    "long": (DIGEST + "0", "it has 65 digits"),
-    "md5": (DIGEST[:32], "it has 32 digits, as a digest by MD5"),
-    "sha512": (DIGEST * 2, "it has 128 digits, as a digest by SHA-512"),
-    "prefix": (f"sha256:{DIGEST}", "it begins with 'sha256:'"),
-    "upper-prefix": (f"SHA-256:{DIGEST}", "it begins with 'sha-256:'"),
-    "not-hex": (f"{DIGEST[:10]}g{DIGEST[11:]}", "character 11 is 'g'"),
-    "line": (f"{DIGEST}  -", "sha256sum prints after the digits"),
-    "space": (f" {DIGEST}", "it has spaces"),
-    "zeros": ("0" * 64, "is '0' repeated"),
-    "empty": (hashlib.sha256(b"").hexdigest(), "is '', which everyone can guess"),
-    "echo": (hashlib.sha256(b"test\n").hexdigest(), "is 'test', which everyone can guess"),
-    "plain": ("sk-plain-key-of-a-client-0123456789abcdef", "is it the key itself?"),
-    "nothing": ("", "is it the key itself?"),
-}
-
-
-@pytest.mark.parametrize("name", NOT_DIGESTS)
-@pytest.mark.parametrize("setting", ["client_keys", "admin_key"])
-def test_a_key_that_is_no_digest_is_refused_with_what_is_wrong(name: str, setting: str) -> None:
-    digest, why = NOT_DIGESTS[name]
-    given = {"ann": digest} if setting == "client_keys" else digest
-    with pytest.raises(ConfigError) as refused:
-        make_config({"base_url": "http://127.0.0.1:9/v1", setting: given})
-    assert why in str(refused.value)
-    assert digest == "" or digest not in str(refused.value)
 
 
 LOADED = {

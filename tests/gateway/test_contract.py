@@ -1,21 +1,16 @@
-"""The contract: no field of any request bypasses a cap, a limit or isolation."""
+"""The contract: no field of any request bypasses a cap or a limit."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from adacompute.gateway.requests import large_bodies
 from adacompute.gateway.requests.contract import Limits, Terms
 from adacompute.gateway.requests.fields import (
     CHAT,
@@ -25,10 +20,9 @@ from adacompute.gateway.requests.fields import (
     chat_length_fields,
     describe,
 )
-from adacompute.gateway.requests.large_bodies import LargeBodies
 from adacompute.gateway.requests.reading import Arrival, ReadRequest, read_request
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
-from adacompute.gateway.requests.rules import CapRule, ClientRules, ModelRules, Rules
+from adacompute.gateway.requests.rules import CapRule, ModelRules, Rules
 from adacompute.gateway.settings.model_settings import UpstreamConfig
 from adacompute.models.formats.responses_format import RESPONSES
 from adacompute.models.messages import Capabilities, UpstreamKind
@@ -81,18 +75,15 @@ def rules(kind: UpstreamKind = "generic", **limits: Any) -> Rules:
     return Rules(
         Limits(**{"max_samples": MAX_SAMPLES, "max_output_tokens": MAX_TOKENS, **limits}),
         {"virtual": ModelRules()},
-        {"alone": ClientRules(Limits(is_isolated=True))},
-        [CapRule(None, None, bounds_prompt=True)],
+        [CapRule(None, bounds_prompt=True)],
         terms=Terms(kind, chat_length_fields(kind, KNOWN[kind == "generic"])),
     )
 
 
-def read(
-    path: str, data: bytes | dict[str, Any], client: str = "ann", given: Rules | None = None
-) -> ReadRequest:
+def read(path: str, data: bytes | dict[str, Any], given: Rules | None = None) -> ReadRequest:
     if isinstance(data, dict):
         data = json.dumps({"model": "other", **QUESTION.get(path, {}), **data}).encode()
-    return read_request(given or rules(), Arrival("POST", f"/v1/{path}", client), data)
+    return read_request(given or rules(), Arrival("POST", f"/v1/{path}"), data)
 
 
 def test_every_kind_describes_every_endpoint() -> None:
@@ -236,9 +227,8 @@ def test_names_in_another_case_are_no_way_around_a_limit() -> None:
     data = b'{"model": "other", "messages": [], "max_to\\u212aens": null}'
     sent, _ = read(CHAT, data).for_upstream(data)
     assert json.loads(sent) == {"model": "other", "messages": [], "max_tokens": 50}
-    own = Rules(clients={"ann": ClientRules(models=["other"])})
     with pytest.raises(BadRequest):
-        read(CHAT, b'{"model": "other", "MODEL": "dear"}', given=own)
+        read(CHAT, b'{"model": "other", "MODEL": "dear"}')
     with pytest.raises(Forbidden):
         read(RESPONSES, {"Previous_Response_ID": "resp_1"}, given=Rules())
 
@@ -272,12 +262,9 @@ STORED = [
 
 
 @pytest.mark.parametrize("fields", STORED, ids=str)
-@pytest.mark.parametrize("client", ["ann", "alone"])
-def test_references_to_stored_data_are_refused_at_any_depth(
-    fields: dict[str, Any], client: str
-) -> None:
+def test_references_to_stored_data_are_refused_at_any_depth(fields: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
-        read(RESPONSES, fields, client)
+        read(RESPONSES, fields)
     with pytest.raises(Forbidden) as caught:
         read(RESPONSES, fields, given=Rules())  # nothing else is judged
     assert caught.value.code == "stored_member"
@@ -342,13 +329,11 @@ def test_a_body_that_others_may_understand_is_refused_where_something_is_restric
 ) -> None:
     with pytest.raises(BadRequest):
         read(RESPONSES, data, given=Rules())
-    capped = Rules(
-        models={"other": ModelRules()}, caps=[CapRule(None, "other", bounds_prompt=True)]
-    )
+    capped = Rules(models={"other": ModelRules()}, caps=[CapRule("other", bounds_prompt=True)])
     with pytest.raises(BadRequest):
         read(CHAT, data, given=capped)
     for path in (RESPONSES, CHAT):
-        arrival = Arrival("POST", f"/v1/{path}", "ann", coding="gzip")
+        arrival = Arrival("POST", f"/v1/{path}", coding="gzip")
         with pytest.raises(BadRequest, match="compressed"):
             read_request(Rules(), arrival, STORED_BODY.encode())
 
@@ -365,25 +350,6 @@ def test_openai_is_known_by_its_address() -> None:
     assert chat_length_fields("openai", KNOWN[0]) == ("max_completion_tokens",)
 
 
-def test_a_large_body_is_changed_as_a_small_one() -> None:
-    data = json.dumps(
-        {"model": "other", "messages": [{"role": "user", "content": "x" * 300_000}]}
-        | {"max_tokens": 100}
-    ).encode()
-
-    async def read_large() -> ReadRequest:
-        process = LargeBodies()
-        try:
-            return await process.read(rules(), Arrival("POST", f"/v1/{CHAT}", "ann"), data)
-        finally:
-            await process.close()
-            assert process._process is None
-            assert all(one.returncode is not None for one in process._killed)
-
-    found = asyncio.run(read_large())
-    assert found.for_upstream(data) == read(CHAT, data).for_upstream(data)
-
-
 def test_both_spellings_are_written_while_it_is_not_known_which_is_honoured() -> None:
     known = Capabilities()
     assert chat_length_fields("generic", known) == ("max_tokens", "max_completion_tokens")
@@ -391,21 +357,6 @@ def test_both_spellings_are_written_while_it_is_not_known_which_is_honoured() ->
     data = b'{"model": "other", "messages": []}'
     sent, _ = read(CHAT, data, given=given).for_upstream(data)
     assert json.loads(sent) == {"model": "other", "messages": [], "a": 5, "b": 5}
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("GET", "/v1/responses/resp_1"), ("DELETE", "/v1/files/f"), ("POST", "/v1/files")],
-)
-def test_an_isolated_client_reaches_nothing_but_completions(method: str, path: str) -> None:
-    with pytest.raises(Forbidden):
-        read_request(rules(), Arrival(method, path, "alone"), b"{}")
-    read_request(rules(), Arrival("GET", "/v1/models", "alone"), b"")
-    with pytest.raises(Forbidden):
-        read(CHAT, {"store": True}, "alone")
-    data = b'{"model": "other", "input": "2?"}'
-    sent, _ = read(RESPONSES, data, "alone").for_upstream(data)
-    assert json.loads(sent)["store"] is False
 
 
 def test_a_tier_and_a_hosted_tool_are_allowed_at_their_price() -> None:
@@ -440,7 +391,7 @@ def test_an_image_counts_as_many_tokens_of_the_prompt() -> None:
 
 # Against a gateway.
 
-ANN, ALONE = "sk-ann-fedcba9876543210", "sk-alone-fedcba9876543210"
+KEY = "sk-ann-fedcba9876543210"
 CAP = 0.01
 PRICE = 100.0
 """Per million tokens: 100 tokens cost the cap."""
@@ -454,21 +405,12 @@ def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def ask(
-    port: int, fields: dict[str, Any], path: str = CHAT, key: str = ANN, **headers: str
-) -> GatewayReply:
+def ask(port: int, fields: dict[str, Any], path: str = CHAT, **headers: str) -> GatewayReply:
     asked = QUESTION[path.partition("?")[0]]
     data = json.dumps({"model": "other", **asked, **fields}).encode()
-    given = [("Authorization", f"Bearer {key}"), ("Content-Type", "application/json")]
+    given = [("Authorization", f"Bearer {KEY}"), ("Content-Type", "application/json")]
     given += [(name.replace("_", "-"), value) for name, value in headers.items()]
     return send(port, "POST", f"/v1/{path}", headers=given, body=data)
-
-
-def keys() -> str:
-    return "\n".join(
-        f'{name} = "{hashlib.sha256(key.encode()).hexdigest()}"'
-        for name, key in (("ann", ANN), ("alone", ALONE))
-    )
 
 
 def test_no_request_makes_the_server_exceed_a_cap(launch: Launch, prices: Path) -> None:
@@ -478,8 +420,7 @@ def test_no_request_makes_the_server_exceed_a_cap(launch: Launch, prices: Path) 
         max_output_tokens = {MAX_TOKENS}
         token_prices = "{prices}"
         caps = [{{ amount = {CAP}, unit = "money" }}]
-        [serve.client_keys]
-        {keys()}
+        bearer_tokens = ["{KEY}"]
         """
         with launch(settings=settings, base_url=base_url) as port:
             for path in (CHAT, COMPLETIONS, RESPONSES):
@@ -494,12 +435,7 @@ def test_no_request_makes_the_server_exceed_a_cap(launch: Launch, prices: Path) 
 
 @pytest.fixture(scope="module")
 def judging(launch: Launch) -> Iterator[int]:
-    settings = f"""max_output_tokens = {MAX_TOKENS}
-    [serve.client_keys]
-    {keys()}
-    [serve.client_limits.alone]
-    isolated = true
-    """
+    settings = f'max_output_tokens = {MAX_TOKENS}\nbearer_tokens = ["{KEY}"]'
     with launch(settings=settings) as port:
         yield port
 
@@ -532,74 +468,3 @@ def test_headers_that_choose_a_payer_or_target_are_removed(
     assert "x-trace" in names
     assert received.values("content-type") == ["application/json"]
     assert not names & {name.lower().replace("_", "-") for name in chosen} - {"x-trace"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "status"),
-    [({}, 200), ({"store": True}, 403), ({"api_key": "k"}, 403), ({"user": "u"}, 200)],
-)
-def test_an_isolated_client_chooses_neither_payer_nor_storage(
-    fields: dict[str, Any], status: int, judging: int, upstream: ScriptedServer
-) -> None:
-    upstream.answer(OK)
-    assert ask(judging, fields, key=ALONE).status == status
-
-
-# Bounded work.
-
-LARGE: dict[str, bytes] = {
-    "a field twice": b"{%b}" % b",".join([b'"%d":1' % (n % 4095) for n in range(4096)]),
-    "many below the limit": b'{"messages":[%b]}' % b",".join([b"[]"] * 1_900),
-    "2.8 MB of fields": b"{%b}" % b",".join(b'"f%d":1' % n for n in range(290_000)),
-    "26 MB of fields": b"{%b}" % b",".join(b'"f%d":"%b"' % (n, b"x" * 78) for n in range(290_000)),
-    "fields in objects": b'{"messages":[%b]}' % b",".join([b'{"a":1,"b":2}'] * 1_000_000),
-    "empty objects": b'{"messages":[%b]}' % b",".join([b"{}"] * 300_000),
-    "brackets": b'{"messages":[%b]}' % b",".join([b"[]"] * 300_000),
-    "escapes": b'{"messages":"%b"}' % (b"\\ud800" * 160_000),
-    "tokens": b'{"prompt":[%b]}' % b",".join([b"12345"] * 4_000_000),
-    "deep": b'{"messages":' + b"[" * 5_000_000,
-}
-MAX_HEALTH_S = 0.2
-
-
-@pytest.mark.parametrize("name", LARGE)
-def test_other_requests_do_not_wait_for_a_large_body(
-    name: str, judging: int, upstream: ScriptedServer
-) -> None:
-    upstream.answer(OK)
-    body = LARGE[name]
-    headers = [("Authorization", f"Bearer {ANN}"), ("Content-Type", "application/json")]
-    waits: list[float] = []
-    with ThreadPoolExecutor(2) as pool:
-        replies = [
-            pool.submit(send, judging, "POST", f"/v1/{CHAT}", headers=headers, body=body)
-            for _ in range(2)
-        ]
-        while not all(reply.done() for reply in replies):
-            begun = time.perf_counter()
-            send(judging, "GET", "/health")
-            waits.append(time.perf_counter() - begun)
-    assert {reply.result().status for reply in replies} <= {200, 400}
-    assert max(waits) <= MAX_HEALTH_S
-
-
-def data_limit(pid: int) -> int:
-    """Bytes of memory that a process may use."""
-    limits = Path(f"/proc/{pid}/limits").read_text()
-    return int(re.findall(r"Max data size +(\d+)", limits)[0])
-
-
-def test_a_large_body_has_limits_on_its_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        bodies, arrival = LargeBodies(), Arrival("POST", f"/v1/{COMPLETIONS}", "ann")
-        data = b'{"model":"other","prompt":[%b]}' % b",".join([b"12345"] * 1_000_000)
-        assert (await bodies.read(rules(), arrival, data)).judged is not None
-        process = bodies._process
-        assert process is not None
-        assert data_limit(process.pid) == 2**31
-        monkeypatch.setattr(large_bodies, "TIMEOUT_S", 0.01)
-        with pytest.raises(BadRequest, match=large_bodies.TOO_MUCH):
-            await bodies.read(rules(), arrival, data)
-        assert await process.wait() < 0
-
-    asyncio.run(main())

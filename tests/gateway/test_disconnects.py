@@ -142,7 +142,7 @@ def test_a_call_that_is_cancelled_while_it_starts_leaves_no_reservation(
         log = CallLog(CallFile(tmp_path / "calls"), metrics)
         log.caps = spending.caps
         assert log.caps is not None
-        origin, bound = CallOrigin("r", "-", "m", "forward"), CallBound("m", 50, 50, 1)
+        origin, bound = CallOrigin("r", "m", "forward"), CallBound("m", 50, 50, 1)
         task = asyncio.create_task(log.start(origin, "chat/completions", bound))
         await asyncio.sleep(wait_s)
         is_started = task.done()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import gzip
-import hashlib
 import json
 import threading
 from collections import Counter
@@ -371,9 +370,8 @@ def check(
 
 @pytest.fixture(scope="module")
 def keyed(launch: Launch) -> Iterator[int]:
-    """Port of a gateway with a client key: without one, only JSON of this machine is accepted."""
-    digest = hashlib.sha256(KEY.encode()).hexdigest()
-    with launch(settings=f'[serve.client_keys]\nann = "{digest}"') as port:
+    """Port of a gateway with a token, which must not be forwarded."""
+    with launch(settings=f'bearer_tokens = ["{KEY}"]') as port:
         yield port
 
 

@@ -31,7 +31,7 @@ from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.engine import Engine
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.graders.grader import load_grader
-from adacompute.models.formats.body import DROP, MAX_FIELDS, MAX_FIELDS_IN_ALL, Body, InvalidBody
+from adacompute.models.formats.body import DROP, MAX_FIELDS, Body, InvalidBody, TooManyFields
 from adacompute.models.formats.failures import Failure
 from adacompute.models.formats.openai_format import MalformedReply
 from adacompute.models.formats.stream_events import EventReader, parse_event
@@ -72,7 +72,7 @@ def strict(upstream: ScriptedServer, policies: Path) -> Iterator[int]:
         {
             "base_url": upstream.base_url,
             "upstream_api_key": UPSTREAM,
-            "client_keys": {"ann": hashlib.sha256(CLIENT.encode()).hexdigest(), "bob": "ab" * 32},
+            "bearer_tokens": [CLIENT, "ab0123456789" * 5],
             "max_body_mb": LIMIT / 1e6,
             "body_timeout_s": BODY_S,
             "max_attempts": 1,
@@ -216,7 +216,7 @@ def test_any_request_is_voted_on_forwarded_or_rejected(
 ) -> None:
     try:
         data = json.dumps(content).encode()
-        found = read_request(RULES, Arrival("POST", path, "-", header or None), data)
+        found = read_request(RULES, Arrival("POST", path, header or None), data)
         if found.virtual is not None and found.reason is None:
             decision = engine.open(found.virtual)
             assert engine.ends_after_one_sample(decision) is False
@@ -297,7 +297,7 @@ BULKY = {
 
 @pytest.mark.parametrize("name", BULKY)
 def test_hostile_bodies_are_parsed_quickly(name: str) -> None:
-    arrival = Arrival("POST", CHAT, "-")
+    arrival = Arrival("POST", CHAT)
     read_request(RULES, arrival, b'{"model": "thrifty"}')  # libraries are imported
     begun = time.process_time()
     with suppress(BadRequest):
@@ -352,19 +352,46 @@ def test_a_long_answer_does_not_block_other_requests(
     assert longest < MAX_SHARE * (time.monotonic() - begun)
 
 
-@pytest.mark.parametrize(
-    ("n_objects", "n_fields"), [(1, MAX_FIELDS), (MAX_FIELDS_IN_ALL // 64 - 1, 64)]
-)
-def test_the_fields_of_a_body_are_limited(n_objects: int, n_fields: int) -> None:
-    def body(n_more: int) -> bytes:
-        first = {f"f{number}": 1 for number in range(n_fields + n_more)}
-        others = [{f"f{number}": 1 for number in range(n_fields)}] * (n_objects - 1)
-        filler = {f"g{number}": 1 for number in range(n_fields - 1)} if others else {}
-        return json.dumps({"x": [first, *others], **filler}).encode()
+def test_the_fields_of_a_body_are_limited() -> None:
+    inner = {f"f{number}": 1 for number in range(2 * MAX_FIELDS)}
+    fields = {f"f{number}": 1 for number in range(MAX_FIELDS - 1)}
+    assert Body.parse(json.dumps({"x": [inner] * 20, **fields}).encode()) is not None
+    with pytest.raises(TooManyFields):
+        Body.parse(json.dumps({"x": 1, "y": 2, **fields}).encode())
 
-    assert Body.parse(body(0)) is not None
-    with pytest.raises(InvalidBody):
-        Body.parse(body(1))
+
+VALID = {
+    "long field": b'"metadata":{"x":"%b"}' % (b"x" * 7_900_000),
+    "many tokens": b'"prompt":[%b]' % b",".join([b"12345"] * 1_300_000),
+    "many messages": b'"messages":[%b]' % b",".join([b'{"role":"user","content":"a"}'] * 260_000),
+    "many brackets": b'"x":[%b]' % b",".join([b"[]"] * 2_600_000),
+}
+
+
+@pytest.mark.parametrize("model", ["other", "thrifty"])
+@pytest.mark.parametrize("name", VALID)
+def test_a_valid_body_below_the_limit_is_not_refused(
+    name: str, model: str, gateway: int, upstream: ScriptedServer
+) -> None:
+    upstream.answer(OK)
+    body = b'{"model":"%b","tools":[1],%b}' % (model.encode(), VALID[name])
+    assert 7_000_000 < len(body) < 8_000_000
+    assert send(gateway, "POST", CHAT, headers=[JSON], body=body).status == 200
+    (received,) = upstream.received
+    assert received.body == body.replace(b'"thrifty"', b'"real"', 1)
+
+
+def test_a_body_with_too_many_fields_or_bytes_is_413(
+    gateway: int, upstream: ScriptedServer
+) -> None:
+    upstream.answer(OK)
+    fields = b",".join(b'"f%d":1' % number for number in range(MAX_FIELDS))
+    bodies = b'{"model":"thrifty",%b}' % fields, b'{"model":"other","x":"%b"}' % (b"x" * 8_000_000)
+    for body in bodies:
+        answer = send(gateway, "POST", CHAT, headers=[JSON], body=body)
+        assert is_error(answer, 413)
+        assert json.loads(answer.body)["error"]["code"] == "too_large"
+    assert upstream.received == []
 
 
 # What is said to a socket.
@@ -372,16 +399,16 @@ def test_the_fields_of_a_body_are_limited(n_objects: int, n_fields: int) -> None
 
 def test_a_body_with_too_large_a_length_is_rejected_unread(strict: int) -> None:
     head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\n{': '.join(BEARER)}\r\n"
-    said = send_raw(strict, f"{head}Content-Length: {LIMIT + 1}\r\n\r\n".encode())
+    said = send_raw(strict, f"{head}Content-Length: {LIMIT + 1}\r\n\r\n".encode(), timeout_s=1)
     assert said.startswith(b"HTTP/1.1 413 ")
-    assert b"connection: close" in said
 
 
 def test_a_body_that_grows_too_large_is_rejected(strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\n{': '.join(BEARER)}\r\n"
     chunk = b"%x\r\n%b\r\n" % (LIMIT, b"x" * LIMIT)
-    said = send_raw(strict, f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + chunk * 2)
+    sent = f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + chunk * 2
+    said = send_raw(strict, sent, timeout_s=1)
     assert said.startswith(b"HTTP/1.1 413 ")
     assert upstream.received == []
 
@@ -585,14 +612,13 @@ def test_an_upgrade_is_not_forwarded(strict: int, upstream: ScriptedServer) -> N
         [("Authorization", f"Bearer {CLIENT[:-1]}")],
         [("Authorization", f"Bearer {UPSTREAM}")],
         [("Authorization", "Bearer " + hashlib.sha256(CLIENT.encode()).hexdigest())],
-        [("Authorization", "Bearer " + "ab" * 32)],
         [("Authorization", "Bearer \xe9\xff")],
         [("Authorization", "Bearer x"), BEARER],
         [("X-Api-Key", CLIENT)],
         [("Cookie", f"key={CLIENT}")],
     ],
 )
-def test_a_request_without_a_valid_key_is_rejected(
+def test_a_request_without_a_valid_token_is_rejected(
     headers: list[tuple[str, str]],
     strict: int,
     upstream: ScriptedServer,
@@ -608,7 +634,7 @@ def test_a_request_without_a_valid_key_is_rejected(
     assert not any(key in caplog.text for key in (CLIENT, UPSTREAM))
 
 
-def test_every_key_is_compared_in_constant_time(
+def test_every_token_is_compared_in_constant_time(
     strict: int, upstream: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upstream.answer(OK)
@@ -618,10 +644,10 @@ def test_every_key_is_compared_in_constant_time(
         compared.append((one, other))
         return one == other
 
-    monkeypatch.setattr("adacompute.gateway.requests.clients.hmac.compare_digest", compare)
+    monkeypatch.setattr("adacompute.gateway.requests.access.hmac.compare_digest", compare)
     for key in (CLIENT, "wrong"):
         send(strict, "GET", "/v1/x", headers=[("Authorization", f"Bearer {key}")])
-        assert len(compared) == 2  # as many as there are keys, found or not
+        assert len(compared) == 2  # as many as there are tokens, found or not
         assert all(len(one) == len(other) == 32 for one, other in compared)
         compared.clear()
 

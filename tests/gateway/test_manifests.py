@@ -43,7 +43,7 @@ SPARE_S = 5
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> Config:
-    values = {"UPSTREAM_URL": "http://127.0.0.1:9/v1", "CLIENT_KEY_SHA256": "ab" * 32}
+    values = {"UPSTREAM_URL": "http://127.0.0.1:9/v1", "GATEWAY_TOKEN": "0123456789abcdef" * 4}
     for name in variables_in(GATEWAY):
         monkeypatch.setenv(name, values.get(name, PASSWORD))
     return read_config(GATEWAY, {})

@@ -89,7 +89,7 @@ def test_the_page_for_operators_names_metrics_that_exist() -> None:
 def test_the_deployed_configuration_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPSTREAM_URL", "http://127.0.0.1:9/v1")
     monkeypatch.setenv("UPSTREAM_KEY", "sk-none")
-    monkeypatch.setenv("CLIENT_KEY_SHA256", "0123456789abcdef" * 4)
+    monkeypatch.setenv("GATEWAY_TOKEN", "0123456789abcdef" * 4)
     monkeypatch.setenv("REDIS_PASSWORD", "fedcba9876543210")
     config = read_config(ROOT / "deploy" / "gateway" / "gateway.toml", {})
     (virtual,) = load_models(config).values()

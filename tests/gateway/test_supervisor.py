@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -23,7 +22,6 @@ from test_support.scripted import ScriptedReply, ScriptedServer
 Launch = Callable[..., AbstractContextManager[int]]
 
 ADMIN_KEY = "an-admin-key-of-the-tests-0123"
-DIGEST = hashlib.sha256(ADMIN_KEY.encode()).hexdigest()
 ADMIN = [("Authorization", f"Bearer {ADMIN_KEY}")]
 SECRET = "sk-a-secret-of-the-environment-77"  # noqa: S105 - of this test
 TIMEOUT_S = 60.0
@@ -31,7 +29,7 @@ TIMEOUT_S = 60.0
 
 @pytest.fixture(scope="module")
 def gateway(launch: Launch) -> Iterator[int]:
-    settings = f'admin_key = "{DIGEST}"\nallowed_hosts = ["${{A_SECRET}}"]'
+    settings = f'admin_key = "{ADMIN_KEY}"\nallowed_fields = ["${{A_SECRET}}"]'
     with launch(settings=settings, A_SECRET=SECRET) as port:
         yield port
 

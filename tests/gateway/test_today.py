@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.cli.analysis import _print_live_saving
-
+from adacompute.cli.spending import _print_live_saving
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import make_levels
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle

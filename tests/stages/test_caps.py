@@ -29,9 +29,6 @@ base_url = "http://127.0.0.1:9/v1"
 max_output_tokens = 100
 token_prices = "prices.toml"
 
-[serve.client_keys]
-alice = "{digest}"
-
 [serve.models.virtual]
 bundle = "example"
 budget = 2.0
@@ -44,16 +41,15 @@ unit = "money"
 amount = 500
 unit = "tokens"
 period = "month"
-client = "*"
 model = "virtual"
 """
 DAY, MONTH = (find_period(kind, int(time.time() // 86_400))[0] for kind in ("day", "month"))
-MONEY, TOKENS = f"total/money/{DAY}", f"client=alice/model=virtual/tokens/{MONTH}"
+MONEY, TOKENS = f"total/money/{DAY}", f"total/model=virtual/tokens/{MONTH}"
 
 
 def write_config(folder: Path, store: str = 'state_directory = "."') -> Path:
     path = folder / "gateway.toml"
-    path.write_text(CONFIG.format(store=store, digest="0123456789abcdef" * 4))
+    path.write_text(CONFIG.format(store=store))
     return path
 
 
@@ -144,11 +140,11 @@ def test_an_account_that_is_lost_can_be_set(tmp_path: Path) -> None:
     ("name", "amount", "complaint"),
     [
         ("total/money", 1.0, "there is no account 'total/money'"),
-        (f"client=eve/model=virtual/tokens/{MONTH}", 1.0, "client=alice/model=virtual"),
+        (f"total/model=other/tokens/{MONTH}", 1.0, "total/model=virtual"),
         (MONEY, -1.0, "-1"),
         (MONEY, float("nan"), "nan"),
     ],
-    ids=["no period", "no client", "negative", "no number"],
+    ids=["no period", "no model", "negative", "no number"],
 )
 def test_a_wrong_name_or_amount_changes_nothing(
     config: Path, name: str, amount: float, complaint: str

@@ -15,7 +15,6 @@ from adacompute.storage import calls
 from adacompute.storage.calls import FILES, CallFile, default_state, read_calls, sum_calls
 
 START = {
-    "client": "a",
     "upstream_model": "m",
     "purpose": "vote",
     "started_at": 1.0,
@@ -39,7 +38,7 @@ def test_a_call_that_ended_is_charged_what_it_used(tmp_path: Path) -> None:
     assert file.append({"call": "1", **START})
     assert file.append({"call": "1", **END})
     (call,) = read_calls(tmp_path)
-    assert {**call, **END, "client": "a"} == call
+    assert {**call, **END, "upstream_model": "m"} == call
     assert "max_cost" not in call
 
 
@@ -73,7 +72,7 @@ def test_a_call_may_end_in_another_file(tmp_path: Path) -> None:
     file.append({"call": "1", **END})
     assert len(list(tmp_path.glob(FILES))) == 2
     (call,) = read_calls(tmp_path)
-    assert (call["client"], call["prompt_tokens"]) == ("a", 7)
+    assert (call["upstream_model"], call["prompt_tokens"]) == ("m", 7)
 
 
 def test_old_files_are_deleted_by_age_and_size(tmp_path: Path) -> None:

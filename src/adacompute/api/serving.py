@@ -42,7 +42,7 @@ def create_app(
     ``policies`` maps names of models to fitted and calibrated policies, or to their directories.
     Requests for other models are forwarded to ``base_url`` unchanged. ``budget`` is one number or
     one per model. ``settings`` are further settings of the gateway, by the names of its
-    configuration file, such as ``upstream_api_key``, ``client_keys``, ``state_directory``,
+    configuration file, such as ``upstream_api_key``, ``bearer_tokens``, ``state_directory``,
     ``decision_log``, ``max_rounds`` and ``deadline_s``. The server is probed, in the background,
     only with ``probe=True``. Mounted inside another application, pass
     ``lifespan=app.lifespan`` to that one.

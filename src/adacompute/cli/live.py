@@ -116,7 +116,7 @@ def _print_serving(result: Result) -> None:
         "Ready to serve",
         {
             "Address": result["listen"],
-            "Clients": ", ".join(one["name"] for one in result["clients"]) or "no keys",
+            "Bearer token": "needed" if result["needs_token"] else "none",
         },
     )
     _print_upstreams(result["upstreams"])
@@ -161,10 +161,6 @@ def _print_serving_limits(result: Result) -> None:
     """Print what limits requests, where files are kept, and what the probe costs."""
     by_owner = {"Gateway": result["limits"]}
     by_owner |= {f"Model {one['name']}": one["limits"] for one in result["models"]}
-    by_owner |= {
-        f"Client {one['name']}": {name: one[name] for name in one if name != "name"}
-        for one in result["clients"]
-    }
     rows = [
         {"Limit of": whose, "Setting": name, "Value": _show_limit(value)}
         for whose, limits in by_owner.items()

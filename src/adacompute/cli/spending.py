@@ -48,10 +48,9 @@ def caps(*, path: Path, options: CapsOptions, as_json: bool) -> None:
 
 
 def _print_spend(result: Result) -> None:
-    """Print what was spent, one row per client, model and purpose."""
+    """Print what was spent, one row per model and purpose."""
     rows = [
         {
-            "Client": row["client"],
             "Model": row["upstream_model"],
             "Purpose": row["purpose"],
             "Calls": row["calls"],

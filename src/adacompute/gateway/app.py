@@ -1,8 +1,8 @@
 """App: the gateway as an ASGI application.
 
-Requests below /v1 go to the gateway, unless a web page sent them that its user did not mean to
-trust; the other pages are for operators. An ASGI server starts and stops it. It knows nothing of
-what a request asks for.
+Requests below /v1 go to the gateway; the other pages are for operators. Without a bearer token,
+only requests to a name of this machine are answered. An ASGI server starts and stops it. It knows
+nothing of what a request asks for.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from adacompute.gateway.connection.exchange import Exchange, Receive, Scope, Sen
 from adacompute.gateway.gateway import Gateway
 from adacompute.gateway.processes.operator_pages import (
     Page,
-    allow_origins,
     make_pages,
     metrics_page,
     ready_page,
 )
-from adacompute.gateway.requests.admission import Admission
+from adacompute.gateway.requests.access import names_this_machine
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.virtual_model import VirtualModel
 from adacompute.spending.registers import Register
@@ -42,7 +41,6 @@ class Application:
         if not has_operator_pages:
             pages = {"GET /health": pages["GET /health"]}
         self._operator = make_pages(pages, self.lifespan)
-        self._with_origins = allow_origins(self._dispatch, gateway.config.allowed_origins)
         self._is_started = False
 
     @asynccontextmanager
@@ -62,12 +60,13 @@ class Application:
         if scope["type"] != "http":
             await self._operator(scope, receive, send)
             return
-        if rejection := self.gateway.browser_checks.rejection(scope["headers"]):
+        if not self.gateway.config.bearer_tokens and not names_this_machine(scope["headers"]):
             exchange = Exchange(scope, receive, send)
-            await self.gateway.reject(exchange, *rejection)
+            message = "the gateway does not answer to this Host"
+            await self.gateway.reject(exchange, 403, message, "invalid_host")
             self.gateway.account.record_request(exchange)
             return
-        await self._with_origins(scope, receive, send)
+        await self._dispatch(scope, receive, send)
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("raw_path") or scope["path"].encode()
@@ -99,13 +98,9 @@ def build(
     config: Config,
     models: Mapping[str, VirtualModel],
     *,
-    admission: Admission | None = None,
     register: Register | None = None,
     has_operator_pages: bool = True,
 ) -> Application:
-    """Make the application from its configuration.
-
-    ``admission`` counts requests with other workers, and ``register`` what was spent.
-    """
-    gateway = Gateway(config, models, admission, register)
+    """Make the application from its configuration; ``register`` counts what workers spent."""
+    gateway = Gateway(config, models, register)
     return Application(gateway, has_operator_pages=has_operator_pages)

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 
 from adacompute.core.errors import AdaComputeError, ModelError, ModelTimeout, RateLimited
 from adacompute.gateway.accounting.caps import NotPriced
-from adacompute.gateway.connection.bodies_in_flight import TooManyBytes
 from adacompute.gateway.connection.exchange import JSON, Exchange, TooLarge
 from adacompute.gateway.requests.openai_replies import write_error
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden, NotSure
 from adacompute.gateway.voting.request_model import UpstreamRejected
 from adacompute.models.connection.endpoint import Unavailable, Unreachable
+from adacompute.models.formats.body import TooManyFields
 from adacompute.spending.caps.meter import CapReached
 
-EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyBytes, TimeoutError)
+EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyFields, TimeoutError)
 """Failures that are answered with a message of their own."""
 
 BAD_REQUEST = 400
@@ -27,12 +27,10 @@ MAX_RETRY_AFTER_S = 31 * 86_400.0
 """Longest wait that a client is asked for: that to the end of a month."""
 
 ERROR_CODES: Mapping[str, tuple[int, str]] = {
-    "invalid_api_key": (401, "the key is missing or not valid"),
-    "budget_not_allowed": (403, "the budget is above ``max_budget`` of the client or the model"),
+    "invalid_api_key": (401, "the bearer token is missing or not valid"),
+    "budget_not_allowed": (403, "the budget is above ``max_budget`` of the model"),
     "field_not_allowed": (403, "a field chooses a price, a payer or a target: see its ``param``"),
-    "invalid_host": (403, "the ``Host`` header is not in ``allowed_hosts``"),
-    "invalid_origin": (403, "a web page whose origin is not in ``allowed_origins``"),
-    "model_not_allowed": (403, "the model is not in ``models`` of the client"),
+    "invalid_host": (403, "without a token, ``Host`` must be a name of this machine"),
     "no_token_prices": (403, "a cap in money, and the model has no token prices"),
     "path_not_allowed": (403, "the method and path are not in ``allowed_paths``"),
     "samples_not_allowed": (403, "prompts × ``n`` is above ``max_samples``"),
@@ -45,20 +43,13 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "unread_body": (400, "the body goes on after the reply"),
     "invalid_method": (405, "the method is not supported"),
     "slow": (408, "the body did not arrive within ``body_timeout_s``"),
-    "too_large": (413, "the body is larger than ``max_body_mb``"),
-    "invalid_content_type": (415, "without client keys, a body must be ``application/json``"),
+    "too_large": (413, "the body is larger than ``max_body_mb``, or has more than 4,096 fields"),
     "cap_reached": (429, "a cap is spent until the end of its period"),
     "cap_unavailable": (429, "a cap cannot be checked now; try again"),
-    "client_body_bytes_in_flight": (429, "bodies in flight are above the share of one client"),
-    "client_max_concurrency": (429, "too many requests of the client are in flight"),
-    "client_requests_per_minute": (429, "too many requests of the client in a minute"),
-    "model_max_concurrency": (429, "too many requests for the model are in flight"),
-    "model_requests_per_minute": (429, "too many requests for the model in a minute"),
     "too_many_connections": (429, "the address has 100 connections"),
     "not_sure": (422, "the answer is not sure enough, and ``unsure`` refuses such answers"),
     "headers_too_large": (431, "the headers have more than 32 KiB, or are more than 100"),
     "url_too_long": (431, "the URL has more than 8 KiB"),
-    "body_bytes_in_flight": (503, "bodies in flight are above eight times ``max_body_mb``"),
     "internal_error": (500, "the gateway itself failed; its log has the cause"),
     "overloaded": (503, "more than ``max_concurrency`` requests are in flight"),
     "upstream_unreachable": (503, "there is no connection to the upstream"),
@@ -68,9 +59,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
 
 ADVICE: Mapping[str, str] = {
     "path_not_allowed": "see allowed_paths",
-    "invalid_host": "see allowed_hosts",
-    "invalid_origin": "see allowed_origins",
-    "invalid_content_type": "a gateway with client_keys takes other types",
+    "invalid_host": "see bearer_tokens",
     "no_token_prices": "see token_prices",
     "overloaded": "see max_concurrency",
 }
@@ -89,7 +78,6 @@ _HEADERS = {
     # The rest of the body is not read.
     400: [(b"connection", b"close")],
     408: [(b"connection", b"close")],
-    413: [(b"connection", b"close")],
 }
 
 
@@ -123,10 +111,8 @@ async def send_error(
             await send_rejection(exchange, 422, str(error), "not_sure")
         case BadRequest():
             await exchange.fail(400, str(error), "invalid_request_error", param=error.param)
-        case TooLarge():
+        case TooLarge() | TooManyFields():
             await send_rejection(exchange, 413, str(error), "too_large")
-        case TooManyBytes():
-            await send_rejection(exchange, error.status, str(error), error.code)
         case TimeoutError():
             await send_rejection(exchange, 408, "the request took too long to arrive", "slow")
         case NotPriced():

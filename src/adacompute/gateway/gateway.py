@@ -8,7 +8,6 @@ itself.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -18,12 +17,6 @@ from typing import Self, cast
 from adacompute.core.errors import ModelTimeout
 from adacompute.gateway.accounting.account import Account
 from adacompute.gateway.accounting.spending import Spending
-from adacompute.gateway.connection.bodies_in_flight import (
-    BODIES_IN_FLIGHT,
-    CLIENT_SHARE,
-    BodiesInFlight,
-)
-from adacompute.gateway.connection.browser_checks import BrowserChecks
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
 from adacompute.gateway.connection.exchange import (
     JSON,
@@ -53,21 +46,14 @@ from adacompute.gateway.forwarding.probing import needs_probe, probe_upstreams
 from adacompute.gateway.forwarding.upstreams import Upstreams
 from adacompute.gateway.forwarding.usage_reader import decompress
 from adacompute.gateway.processes.operator_pages import READY
-from adacompute.gateway.requests.admission import Admission
-from adacompute.gateway.requests.clients import Clients
-from adacompute.gateway.requests.large_bodies import HUGE_BYTES, LargeBodies, is_large
+from adacompute.gateway.requests.access import BearerTokens, allows_path
 from adacompute.gateway.requests.openai_replies import add_models
 from adacompute.gateway.requests.openai_requests import (
     BUDGET_HEADER,
     VirtualRequest,
     has_dot_segments,
 )
-from adacompute.gateway.requests.reading import (
-    Arrival,
-    ReadRequest,
-    needs_parsing,
-    read_request,
-)
+from adacompute.gateway.requests.reading import Arrival, ReadRequest, read_request
 from adacompute.gateway.requests.rules import make_rules
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.settings.settings import MB
@@ -91,12 +77,10 @@ class Gateway:
         self,
         config: Config,
         models: Mapping[str, VirtualModel],
-        admission: Admission | None = None,
         register: Register | None = None,
     ) -> None:
         self.config = config
         self.models = models
-        self._admission = admission or Admission(config)
         price_lists = {name: virtual.price_list for name, virtual in models.items()}
         price_lists[NO_MODEL] = {}
         if config.token_prices is not None:
@@ -108,15 +92,10 @@ class Gateway:
         self._n_in_flight = 0
         self._names = tuple(models)
         self._rules = make_rules(config, models, price_lists[NO_MODEL])
-        self._large_bodies = LargeBodies(), LargeBodies()
-        self.clients = Clients(config.client_keys, config.client_limits, config.allowed_paths)
-        self.browser_checks = BrowserChecks(
-            bool(config.client_keys), tuple(config.allowed_hosts), tuple(config.allowed_origins)
-        )
+        self._tokens = BearerTokens(config.bearer_tokens)
         self.connection_limits = ConnectionLimits(
             trusted_proxies=config.trusted_proxies,
             on_rejected=self.account.record_refused_connection,
-            bodies=_bodies_in_flight(config),
         )
         self._stack = AsyncExitStack()
         self._upstreams = Upstreams(config, self.account, self._stack)
@@ -154,8 +133,6 @@ class Gateway:
             await asyncio.wait({self._probing})
         await self._spending.close()
         await self._grading.close()
-        for process in self._large_bodies:
-            await process.close()
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
 
@@ -206,7 +183,6 @@ class Gateway:
         """Serve one request below /v1."""
         exchange = Exchange(scope, receive, send)
         exchange.redact = self._upstreams.hide
-        exchange.count_body(self.connection_limits.bodies)
         self._n_in_flight += 1
         self.account.metrics.add_in_flight(1)
         try:
@@ -223,7 +199,6 @@ class Gateway:
             raise
         finally:
             self._n_in_flight -= 1
-            exchange.release_body()
             self.account.metrics.add_in_flight(-1)
             self.account.record_request(exchange)
 
@@ -243,17 +218,13 @@ class Gateway:
         if (rejection := self._rejection(exchange)) is not None:
             await self.reject(exchange, *rejection)
             return
-        with self._admission.admit("client", exchange.client) as rejection:
-            if rejection is not None:
-                await self.reject(exchange, *rejection)
-                return
-            await self._serve_authorized(exchange)
-
-    async def _serve_authorized(self, exchange: Exchange) -> None:
         max_bytes = int(self.config.max_body_mb * MB)
         body = await exchange.read(max_bytes=max_bytes, timeout_s=self.config.body_timeout_s)
         with exchange.cancel_on_disconnect():
-            found = await self._read(exchange, body)
+            budget = exchange.header(BUDGET_HEADER)
+            coding = exchange.header("content-encoding") or "identity"
+            arrival = Arrival(exchange.method, exchange.path, budget, coding.lower())
+            found = read_request(self._rules, arrival, body)
             request = found.virtual
             if found.is_restricted:
                 n_removed = exchange.remove_choices(is_json=found.judged is not None)
@@ -261,26 +232,11 @@ class Gateway:
             if exchange.method == "GET" and exchange.path == "/v1/models":
                 await self._list_models(exchange)
                 return
-            if request is not None:
-                exchange.model = request.model
             if request is None:
                 await self._forward(exchange, *found.for_upstream(body), found.reason or "model")
-                return
-            with self._admission.admit("model", request.model) as rejection:
-                if rejection is not None:
-                    await self.reject(exchange, *rejection)
-                    return
+            else:
+                exchange.model = request.model
                 await self._serve_virtual(exchange, request, found)
-
-    async def _read(self, exchange: Exchange, body: bytes) -> ReadRequest:
-        """Read a request; a large body is read in a process of its own."""
-        budget = exchange.header(BUDGET_HEADER)
-        coding = exchange.header("content-encoding") or "identity"
-        arrival = Arrival(exchange.method, exchange.path, exchange.client, budget, coding.lower())
-        if is_large(body) and needs_parsing(self._rules, arrival, body):
-            process = self._large_bodies[len(body) > HUGE_BYTES]
-            return await process.read(self._rules, arrival, body)
-        return read_request(self._rules, arrival, body)
 
     async def _serve_virtual(
         self, exchange: Exchange, request: VirtualRequest, found: ReadRequest
@@ -309,17 +265,15 @@ class Gateway:
 
     def _rejection(self, exchange: Exchange) -> tuple[int, str, str] | None:
         """Return why a request is rejected before its body is read: a status, message and code."""
-        client = self.clients.identify(exchange.header("authorization"))
-        if client is None:
-            return 401, "the API key is not valid", "invalid_api_key"
-        exchange.client = client
+        if not self._tokens.accept(exchange.header("authorization")):
+            return 401, "the bearer token is not valid", "invalid_api_key"
         if self._n_in_flight > self.config.max_concurrency:
             return 503, "too many requests are in flight", "overloaded"
         if exchange.method not in METHODS:
             return 405, "the method is not supported", "invalid_method"
         if has_dot_segments(exchange.path):
             return 400, "the path must not contain '..'", "invalid_path"
-        if not self.clients.allows_path(client, exchange.method, exchange.path):
+        if not allows_path(self.config.allowed_paths, exchange.method, exchange.path):
             return 403, "this method and path are not allowed", "path_not_allowed"
         return None
 
@@ -338,18 +292,10 @@ class Gateway:
         ) as relayed:
             data = await relayed.read()
         status, headers = relayed.status, relayed.headers
-        names = [one for one in self._names if self.clients.allows_model(exchange.client, one)]
         if status == NOT_FOUND:
-            status, headers, data = OK, [JSON], add_models(b"{}", names)
+            status, headers, data = OK, [JSON], add_models(b"{}", self._names)
         elif status >= BAD_REQUEST:
             headers, data = redact_error(relayed, headers, data)
         elif status == OK and (plain := decompress(headers, data, MAX_BUFFERED)) is not None:
-            allowed = self.clients.limits_of(exchange.client).models
-            headers, data = without_coding(headers), add_models(plain, names, allowed)
+            headers, data = without_coding(headers), add_models(plain, self._names)
         await exchange.reply(status, headers, data)
-
-
-def _bodies_in_flight(config: Config) -> BodiesInFlight:
-    """Return the limits on bodies; without client keys, all requests are of one client."""
-    total = config.max_body_mb * MB * BODIES_IN_FLIGHT
-    return BodiesInFlight(total, total * CLIENT_SHARE if config.client_keys else math.inf)

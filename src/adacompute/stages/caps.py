@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.gateway.accounting.caps import DAY_S, PERIODS, find_period
 from adacompute.gateway.connection.exchange import NO_MODEL
-from adacompute.gateway.requests.clients import ANONYMOUS
 from adacompute.gateway.settings.config import Config, read_config
 from adacompute.options.definition import takes
 from adacompute.options.main import CapsOptions
@@ -115,10 +114,9 @@ def _describe_store(config: Config) -> str:
 
 def _limits(config: Config) -> Limits:
     """Return the limits of all caps that the configuration sets."""
-    clients, models = [*config.client_keys, ANONYMOUS], [*config.models, NO_MODEL]
     found = {}
-    for cap, client, model in product(config.caps, clients, models):
-        counter = cap.counter(client, model, time.time())
+    for cap, model in product(config.caps, [*config.models, NO_MODEL]):
+        counter = cap.counter(model, time.time())
         if counter is not None:
             found[counter.name.rpartition("/")[0], cap.period] = counter.limit
     return found
@@ -127,7 +125,7 @@ def _limits(config: Config) -> Limits:
 def _unit(name: str) -> str:
     """Return the unit of an account.
 
-    >>> _unit("client=alice/money/2026-11")
+    >>> _unit("total/money/2026-11")
     'money'
     """
     return name.rpartition("/")[0].rpartition("/")[2]

@@ -27,7 +27,6 @@ from adacompute.gateway.forwarding.probing import needs_probe
 from adacompute.gateway.processes.logs import log as log_line
 from adacompute.gateway.processes.logs import set_up_logging
 from adacompute.gateway.processes.supervisor import run
-from adacompute.gateway.requests.clients import NO_LIMITS, ClientLimits
 from adacompute.gateway.settings.config import Config, make_config, read_config
 from adacompute.gateway.settings.model_settings import ModelConfig
 from adacompute.gateway.settings.settings import expand_variables, variables_in
@@ -46,7 +45,7 @@ from adacompute.spending.registers import RegisterError
 from adacompute.spending.token_prices import NANO
 from adacompute.stages.inputs import read_api_key
 
-_IS_LIMIT = re.compile(r"max_.*|.*timeout_s|requests_per_minute")
+_IS_LIMIT = re.compile(r"max_.*|.*timeout_s")
 """Names of settings that limit requests."""
 
 CHECK_S = 5.0
@@ -134,10 +133,7 @@ def check_serving(config: Config) -> dict[str, Any]:
     return {
         "upstreams": asyncio.run(_check_upstreams(config)),
         "listen": f"{config.host}:{config.port}",
-        "clients": [
-            {"name": name, **_limits(config.client_limits.get(name, NO_LIMITS))}
-            for name in config.client_keys
-        ],
+        "needs_token": bool(config.bearer_tokens),
         "limits": _limits(config),
         "directories": _directories(config),
         "probe": _probe_cost(config, models),
@@ -162,14 +158,13 @@ def check_serving(config: Config) -> dict[str, Any]:
     }
 
 
-def _limits(settings: Config | ClientLimits | ModelConfig) -> dict[str, Any]:
-    """Return the settings that limit requests and that are set; of a client, all are."""
+def _limits(settings: Config | ModelConfig) -> dict[str, Any]:
+    """Return the settings that limit requests and that are set."""
     found = {field.name: getattr(settings, field.name) for field in fields(settings)}
     return {
         name: value
         for name, value in found.items()
-        if value not in (None, (), False)
-        and (isinstance(settings, ClientLimits) or _IS_LIMIT.fullmatch(name))
+        if value not in (None, (), False) and _IS_LIMIT.fullmatch(name)
     }
 
 
@@ -224,9 +219,8 @@ def _probe_cost(config: Config, models: Mapping[str, VirtualModel]) -> dict[str,
 
 def _describe_cap(cap: CapConfig, workers: int) -> dict[str, Any]:
     """Return a cap, and the largest lease that a lost worker can keep until the period ends."""
-    whose = "all clients" if cap.client is None else f"client {cap.client}"
     return {
-        "whose": whose if cap.model is None else f"{whose}, model {cap.model}",
+        "whose": "all requests" if cap.model is None else f"model {cap.model}",
         "amount": cap.amount,
         "unit": cap.unit,
         "period": cap.period,

@@ -31,7 +31,7 @@ ENDS = ("", "_low", "_high")
 
 
 def sum_spend(directory: Path | None = None) -> dict[str, Any]:
-    """Sum the calls in a state directory by client, upstream model and purpose, and what was lost.
+    """Sum the calls in a state directory by upstream model and purpose, and what was lost.
 
     Without one, it sums those of all gateways of this user that have no directory of their own.
     """

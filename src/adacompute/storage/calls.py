@@ -33,7 +33,6 @@ TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_toke
 START_COLUMNS: Mapping[str, str] = {
     "call": "id of the call, in both of its rows",
     "request": "``x-request-id`` of the client's request, if it sent one",
-    "client": "name of the client; ``-`` without client keys",
     "model": "virtual model; ``-`` if there is none",
     "upstream_model": "the upstream's name of the model",
     "path": "path of the call",
@@ -167,21 +166,19 @@ def read_calls(directory: Path, lost: Counter[str] | None = None) -> Iterator[di
 
 
 def sum_calls(calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Sum calls by client, upstream model and purpose.
+    """Sum calls by upstream model and purpose.
 
     ``estimated_…`` is the part of a sum that is a bound. ``cost`` adds up the calls that have one;
     ``unpriced_calls`` is the number of the others.
     """
-    sums: dict[tuple[str, str, str], Counter[str]] = {}
-    costs: dict[tuple[str, str, str], list[float]] = {}
+    sums: dict[tuple[str, str], Counter[str]] = {}
+    costs: dict[tuple[str, str], list[float]] = {}
     for call in calls:
-        group = tuple(
-            str(call.get(name) or "-") for name in ("client", "upstream_model", "purpose")
-        )
-        total = sums.setdefault(group, Counter())  # type: ignore[arg-type]  # three
+        group = str(call.get("upstream_model") or "-"), str(call.get("purpose") or "-")
+        total = sums.setdefault(group, Counter())
         total["calls"] += 1
         total["unpriced_calls"] += call["cost"] is None
-        costs.setdefault(group, []).append(call["cost"] or 0.0)  # type: ignore[arg-type]
+        costs.setdefault(group, []).append(call["cost"] or 0.0)
         for name in TOKENS:
             total[name] += call[name]
         if call["is_estimated"]:
@@ -192,7 +189,7 @@ def sum_calls(calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     bounds = tuple(f"estimated_{name}" for name in TOKENS[:2])
     return [
         {
-            **dict(zip(("client", "upstream_model", "purpose"), group, strict=True)),
+            **dict(zip(("upstream_model", "purpose"), group, strict=True)),
             **{name: sums[group][name] for name in (*names, *bounds)},
             "cost": math.fsum(costs[group]),
         }

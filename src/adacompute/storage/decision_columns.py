@@ -53,7 +53,6 @@ DECISION_COLUMNS: Columns = {
     "today": (pa.bool_(), "whether the request was answered as today (``today_share``)"),
     "scorer_error": (pa.string(), "why the scorer failed; null if it did not"),
     "upstream_model": (pa.string(), "the upstream's name of the model"),
-    "client": (pa.string(), "name of the client; ``-`` without client keys"),
 }
 """Columns of ``decisions-*.parquet``, one row per decision."""
 

@@ -103,7 +103,6 @@ class Account:
         """Count a request that has ended, and log it."""
         status = exchange.final_status
         path = PATHS.get(exchange.path, "other")
-        self.metrics.count("client_requests_total", exchange.client or "?", str(status))
         self.metrics.count("requests_total", exchange.model, path, str(status))
         level = logging.WARNING if status >= SERVER_ERROR else logging.INFO
         if LOG.isEnabledFor(level):
@@ -112,7 +111,6 @@ class Account:
                 "request",
                 request_id=exchange.request_id,
                 decision_id=exchange.decision_id,
-                client=exchange.client or None,
                 method=exchange.method,
                 path=exchange.path[:MAX_TEXT_CHARS],
                 model=exchange.model,
@@ -129,7 +127,7 @@ class Account:
         self, exchange: Exchange, purpose: Purpose, bound: CallBound | None = None
     ) -> CallRecorder:
         """Return a recorder of the calls of a request; ``bound`` is theirs, if it is known."""
-        origin = CallOrigin(exchange.request_id, exchange.client, exchange.model, purpose)
+        origin = CallOrigin(exchange.request_id, exchange.model, purpose)
 
         def on_start(bound: CallBound) -> None:
             exchange.upstream_model = bound.model
@@ -209,7 +207,7 @@ class Account:
 
     def _show_price(self, engine: Engine, decision: Decision) -> None:
         """Show the price now, and how far the mean cost of all requests is from the budget."""
-        pacer = engine.held_budgets.find("")
+        pacer = engine.pacer
         if decision.pacer is None or pacer is None or decision.pacer is not pacer:
             return
         self.metrics.set_gauge("price", decision.model, decision.session.price)

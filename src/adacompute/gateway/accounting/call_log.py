@@ -44,10 +44,9 @@ LOST_S = 1.0
 
 
 class CallOrigin(NamedTuple):
-    """Whose call it is: the request, the name of the client, the virtual model, the purpose."""
+    """Whose call it is: the request, the virtual model, the purpose."""
 
     request_id: str
-    client: str
     model: str
     purpose: Purpose
 
@@ -112,7 +111,7 @@ class CallLog:
         # Encoded by hand: json.dumps of a row takes as long as the rest of its recording.
         self._write(
             f'{{"call":"{number}","request":{_quote(origin.request_id)},'
-            f'"client":{_cached_quote(origin.client)},"model":{_cached_quote(origin.model)},'
+            f'"model":{_cached_quote(origin.model)},'
             f'"upstream_model":{_cached_quote(bound.model)},'
             f'"path":{_cached_quote(path[:MAX_TEXT_CHARS])},"purpose":"{origin.purpose}",'
             f'"attempt":{attempt},"started_at":{time.time():.3f},'

@@ -1,9 +1,9 @@
 """Caps: which limits on spending a call counts against, and its largest possible charge.
 
-A cap limits what is spent in a day, a month or altogether, by all calls, by those of a client, or
-for a model. The meter does the counting; this module names the counters of a call and
-says what the call can cost at most. Periods are in UTC, and a call belongs to the one in which it
-was reserved. It makes no calls.
+A cap limits what is spent in a day, a month or altogether, by all calls or by those for a model.
+The meter does the counting; this module names the counters of a call and says what the call can
+cost at most. Periods are in UTC, and a call belongs to the one in which it was reserved. It makes
+no calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PERIODS = ("day", "month", "all")
 EACH = "*"
-"""Stands for every client, or every model, each with a counter of its own."""
+"""Stands for every model, each with a counter of its own."""
 
 WHEN_SPENT = ("reject", "cheapest")
 """What a request gets that has no sample when a cap is reached: an error, or one cheap sample."""
@@ -45,9 +45,6 @@ class CapConfig:
     """``samples``, ``tokens`` (of prompts and completions) or ``money``."""
     period: str = "day"
     """``day``, ``month`` or ``all``, in UTC. A call belongs to the period in which it starts."""
-    client: str | None = None
-    """Only the calls of this client; ``*`` gives each client a cap of its own. Default: all
-    clients together."""
     model: str | None = None
     """Only the calls for this virtual model; ``*`` gives each model a cap of its own. Default: all
     calls."""
@@ -72,17 +69,16 @@ class CapConfig:
     @property
     def is_of_all(self) -> bool:
         """Whether all requests count against this cap, or one like it."""
-        return self.client in {None, EACH} and self.model in {None, EACH}
+        return self.model in {None, EACH}
 
-    def counter(self, client: str, model: str, now: float) -> Counter | None:
+    def counter(self, model: str, now: float) -> Counter | None:
         """Return the counter of a call now; None if the call does not count."""
-        if self.client not in {None, EACH, client} or self.model not in {None, EACH, model}:
+        if self.model not in {None, EACH, model}:
             return None
-        whose = "total" if self.client is None else f"client={client}"
         what = "" if self.model is None else f"/model={model}"
         unit: Unit = self.unit  # type: ignore[assignment]  # checked above
         period, *times = find_period(self.period, int(now // DAY_S))
-        return Counter(f"{whose}{what}/{self.unit}/{period}", unit, self.limit, *times)
+        return Counter(f"total{what}/{self.unit}/{period}", unit, self.limit, *times)
 
 
 class NotPriced(ModelError):  # noqa: N818 - it names the state, not a fault
@@ -91,15 +87,13 @@ class NotPriced(ModelError):  # noqa: N818 - it names the state, not a fault
 
 def check_caps(config: Config) -> None:
     """Raise ConfigError if a cap names nobody, or limits what cannot be bounded."""
-    kinds = [(cap.client, cap.model, cap.unit, cap.period) for cap in config.caps]
+    kinds = [(cap.model, cap.unit, cap.period) for cap in config.caps]
     if len(set(kinds)) < len(kinds):
-        raise ConfigError("two caps have the same client, model, unit and period: give one amount")
+        raise ConfigError("two caps have the same model, unit and period: give one amount")
     for cap in config.caps:
         own = [one.token_prices for one in config.models.values()]
         if cap.unit == "money" and config.token_prices is None and not any(own):
             raise ConfigError("a cap in money needs token_prices")
-        if cap.client not in {None, EACH, *config.client_keys}:
-            raise ConfigError(f"caps names the client {cap.client!r}, which has no client key")
         if cap.model not in {None, EACH, *config.models}:
             raise ConfigError(f"caps names {cap.model!r}, which is no model of this gateway")
         names = config.models if cap.model in {None, EACH} else [cap.model]
@@ -153,7 +147,7 @@ class Caps:
 
     def _counters(self, origin: CallOrigin) -> list[Counter]:
         now = time.time()
-        found = [cap.counter(origin.client, origin.model, now) for cap in self._caps]
+        found = [cap.counter(origin.model, now) for cap in self._caps]
         return [counter for counter in found if counter is not None]
 
 

@@ -44,7 +44,6 @@ def describe_decision(
         "time": decision.started_at,
         "model": decision.model,
         "upstream_model": engine.virtual.model,
-        "client": decision.client,
         "key": session.progress.key,
         "question": session.question if texts else None,
         "features": decision.features.tolist(),

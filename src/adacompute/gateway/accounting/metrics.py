@@ -26,10 +26,6 @@ COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 
 COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "requests_total": ("Requests by model, path and status.", ("model", "path", "status")),
-    "client_requests_total": (
-        "Requests by the name of the client key and status.",
-        ("client", "status"),
-    ),
     "passthrough_requests_total": (
         "Requests forwarded unchanged, by reason.",
         ("model", "reason"),

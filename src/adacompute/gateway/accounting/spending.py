@@ -20,11 +20,11 @@ from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import log
 from adacompute.gateway.settings.config import Config
 from adacompute.gateway.voting.engine import Engine
-from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.spending.caps.counters import Counter
 from adacompute.spending.caps.meter import Meter, StoreState
 from adacompute.spending.caps.replica_file import ReplicaFile
 from adacompute.spending.registers import Register, RegisterError
+from adacompute.spending.shared_pacing import SharedPacer
 
 EXCHANGE_S = 0.2
 """Time between two exchanges of the counts of held budgets."""
@@ -53,7 +53,7 @@ class Spending:
         self._metrics = metrics
         self._has_caps = bool(config.caps)
         self._register = config.open_register() if register is None and self._has_caps else register
-        self._budgets: list[HeldBudgets] = []
+        self._pacers: list[SharedPacer] = []
         self._file: ReplicaFile | None = None
         self._exchanging: asyncio.Task[None] | None = None
         self._warned_at = -WARN_S
@@ -85,7 +85,8 @@ class Spending:
 
     async def start(self, engines: Sequence[Engine]) -> None:
         """Exchange the counts of held budgets, now and from now on."""
-        self._budgets = [one.held_budgets for one in engines]
+        pacers = [one.pacer for one in engines]
+        self._pacers = [pacer for pacer in pacers if pacer is not None]
         await self._exchange()
         self._exchanging = asyncio.create_task(self._run())
 
@@ -142,7 +143,7 @@ class Spending:
     async def _exchange(self) -> None:
         if self._register is None:
             return
-        for pacer in [one for budgets in self._budgets for one in budgets.pacers]:
+        for pacer in self._pacers:
             try:
                 await pacer.exchange(self._register)
             except (RegisterError, DataError) as error:

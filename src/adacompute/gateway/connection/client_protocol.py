@@ -3,7 +3,7 @@
 It rejects requests whose head, chunk framing or trailers are too large, limits the connections of
 one address, and closes connections that do not begin a request, do not finish its headers, or do
 not receive its reply. Trailers are not headers and are ignored, and so is a wish for another
-protocol. Of bodies it knows their size.
+protocol.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from uvicorn.protocols.http.httptools_impl import (
     HttpToolsProtocol,
 )
 
-from adacompute.gateway.connection.bodies_in_flight import COUNTED_BODY, CountedBody
 from adacompute.gateway.connection.connection_limits import ConnectionLimits
 from adacompute.gateway.connection.exchange import WATCH_DISCONNECT, WRITE_REPLY, Headers, Send
 from adacompute.gateway.requests.openai_replies import write_error
@@ -35,7 +34,7 @@ SEND_TIMEOUT_S = 300.0
 MAX_PIPELINED = 16
 """Requests that may wait on a connection for the reply to an earlier one."""
 
-MAX_DISCARDED_BYTES = 1_000_000
+MAX_DISCARDED_BYTES = 10_000_000
 """Bytes of a body that are read after its request was answered, so that the reply arrives."""
 
 FRAMING_SHARE = 4
@@ -44,7 +43,6 @@ FRAMING_SHARE = 4
 BAD_REQUEST, TOO_MANY_REQUESTS, HEADERS_TOO_LARGE = 400, 429, 431
 _CODING_CHARS = len(b"transfer-encoding")
 RETRIED = (TOO_MANY_REQUESTS, 503)
-ANSWERED_BEFORE = (BAD_REQUEST, "the request was answered before", "unread_body")
 
 
 class LimitExceeded(Exception):  # noqa: N818 - it names what happened
@@ -115,7 +113,6 @@ class ClientProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope[WATCH_DISCONNECT] = self.watch_disconnect  # type: ignore[literal-required]
         self.scope[WRITE_REPLY] = self.write_reply  # type: ignore[literal-required]
-        self.scope[COUNTED_BODY] = CountedBody(self.limits.bodies)  # type: ignore[literal-required]
         self.n_framing, self.n_new = self.n_new, 0
         self.n_head = self.n_body = self.n_discarded = 0
         self._stop_headers_timer()
@@ -153,18 +150,16 @@ class ClientProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Pass a part of the body on; discard it, up to a limit, if it is refused or answered."""
+        """Pass a part of the body on; discard it, up to a limit, if it is answered already."""
         self.n_framing = max(0, self.n_framing - len(body))
         self.n_body += len(body)
-        cycle, counted = self.cycle, self.cycle.scope[COUNTED_BODY]  # type: ignore[literal-required]
-        if not cycle.response_complete and counted.add(len(body)):
+        if not self.cycle.response_complete:
             super().on_body(body)
             return
-        cycle.body = bytearray()
-        cycle.message_event.set()  # the application sees that the body is refused
+        self.cycle.body = bytearray()
         self.n_discarded += len(body)
         if self.n_discarded > MAX_DISCARDED_BYTES:
-            self._stop_parsing(*(counted.rejection or ANSWERED_BEFORE))
+            self._stop_parsing(BAD_REQUEST, "the request was answered before", "unread_body")
 
     def on_message_complete(self) -> None:
         """Note the end of a request."""
@@ -257,7 +252,6 @@ class ClientProtocol(HttpToolsProtocol):
     def _end_request(self, cycle: Any, task: asyncio.Task[None]) -> None:  # noqa: ANN401 - uvicorn's
         self.tasks.discard(task)
         cycle.body = bytearray()
-        cycle.scope[COUNTED_BODY].release()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timers, and end the request that is being answered."""
@@ -266,8 +260,6 @@ class ClientProtocol(HttpToolsProtocol):
             self.answered.disconnected = True  # uvicorn marks only the last of pipelined requests
             self.answered.message_event.set()
         self.on_disconnect()
-        for waiting, _ in self.pipeline:
-            waiting.scope[COUNTED_BODY].release()  # type: ignore[literal-required]
         self._stop_headers_timer()
         self._stop_send_timer()
         self.limits.remove(self.address)

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from adacompute.gateway.connection.bodies_in_flight import BodiesInFlight
-
 EXEMPT_ADDRESSES = ("127.0.0.1", "::1")
 """Addresses without a limit: proxies and probes on the same machine."""
 
@@ -22,8 +20,8 @@ class ConnectionLimits:
 
     Loopback addresses and trusted proxies may open any number of connections. ``on_rejected`` is
     called with the reason of each rejection. Idle connections stay open for ``idle_linger_s`` when
-    the server stops, so that a request that is on its way is answered. ``bodies`` counts the bytes
-    of request bodies. With ``is_closing``, every reply says that its connection closes.
+    the server stops, so that a request that is on its way is answered. With ``is_closing``, every
+    reply says that its connection closes.
     """
 
     max_request_line_bytes: int = 8_192
@@ -33,7 +31,6 @@ class ConnectionLimits:
     trusted_proxies: Sequence[str] = ()
     on_rejected: Callable[[str], None] = lambda _: None
     idle_linger_s: float = 0.0
-    bodies: BodiesInFlight = field(default_factory=BodiesInFlight)
     is_closing: bool = False
     n_connections: Counter[str] = field(default_factory=Counter)
 

@@ -16,12 +16,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from functools import cached_property
 from typing import Any
 
-from adacompute.gateway.connection.bodies_in_flight import (
-    COUNTED_BODY,
-    BodiesInFlight,
-    CountedBody,
-    TooManyBytes,
-)
 from adacompute.gateway.connection.time_limit import TimeLimit
 from adacompute.gateway.requests.openai_replies import write_error
 from adacompute.spending.attempts import MAX_TEXT_CHARS
@@ -119,11 +113,9 @@ class Exchange:
         self._headers: Headers = list(scope["headers"])
         self._receive = receive
         self._watch_disconnect: WatchDisconnect | None = scope.get(WATCH_DISCONNECT)
-        self._counted: CountedBody | None = scope.get(COUNTED_BODY)
         self._write_reply: WriteReply | None = scope.get(WRITE_REPLY)
         self._send = send
         self.model = NO_MODEL
-        self.client = ""
         self.max_samples = 1
         self.error_code: str | None = None
         self.error: str | None = None
@@ -198,15 +190,10 @@ class Exchange:
         return None
 
     async def read(self, *, max_bytes: int, timeout_s: float) -> bytes:
-        """Read the whole body; raise TimeoutError if it takes too long.
-
-        TooManyBytes is raised if too much of other bodies is held.
-        """
+        """Read the whole body; raise TooLarge or TimeoutError if it exceeds its limits."""
         length = self.header("content-length")
         if length is not None and length.isdecimal() and int(length) > max_bytes:
             raise TooLarge(max_bytes)
-        if self._counted is not None:
-            self._counted.assign(self.client)
         whole = io.BytesIO()  # its value is not copied
         size, more = 0, True
         with TimeLimit(timeout_s):
@@ -226,27 +213,7 @@ class Exchange:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
-        if self._counted is not None and self._counted.rejection is not None:
-            raise TooManyBytes(self._counted.rejection)
         return message.get("body", b""), message.get("more_body", False)
-
-    def count_body(self, bodies: BodiesInFlight) -> None:
-        """Count the bytes of the body as they are received, unless the server counts them."""
-        if self._counted is not None:
-            return
-        receive, counted = self._receive, CountedBody(bodies)
-
-        async def receive_counted() -> MutableMapping[str, Any]:
-            message = await receive()
-            counted.add(len(message.get("body", b"")))
-            return message
-
-        self._receive, self._counted = receive_counted, counted
-
-    def release_body(self) -> None:
-        """Count the body no longer."""
-        if self._counted is not None:
-            self._counted.release()
 
     def cancel_on_disconnect(self) -> CancelOnDisconnect:
         """Cancel a block when the client disconnects, and raise ClientDisconnected.

@@ -32,9 +32,6 @@ from adacompute.models.openai import Upstream
 from adacompute.models.probe import probe
 
 LOG = logging.getLogger("adacompute.gateway.forwarding.probing")
-NO_CLIENT = "-"
-"""Client of calls that the gateway makes for itself."""
-
 LOADING_TIMEOUT_S = 60.0
 """How long a server that fails, for example while it loads its model, is probed again."""
 
@@ -105,7 +102,7 @@ async def _find_capabilities(upstream: Upstream, calls: CallLog) -> Capabilities
 async def _probe_when_loaded(known: Upstream, calls: CallLog) -> Capabilities:
     """Probe a server; while it fails but rejects nothing, try again for a bounded time."""
     end, wait_s = time.monotonic() + LOADING_TIMEOUT_S, MIN_WAIT_S
-    origin = CallOrigin("probe", client=NO_CLIENT, model=NO_MODEL, purpose="probe")
+    origin = CallOrigin("probe", model=NO_MODEL, purpose="probe")
     async with known.copy(tracker=CallRecorder(calls, origin)) as upstream:
         while True:
             try:

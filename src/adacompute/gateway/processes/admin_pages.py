@@ -10,11 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from adacompute.gateway.connection.browser_checks import BrowserChecks, is_loopback
 from adacompute.gateway.connection.exchange import Exchange, Receive, Scope, Send
 from adacompute.gateway.error_replies import send_rejection
 from adacompute.gateway.processes.operator_pages import Page, make_pages, metrics_page, ready_page
-from adacompute.gateway.requests.clients import Clients
+from adacompute.gateway.requests.access import BearerTokens, is_loopback, names_this_machine
 
 if TYPE_CHECKING:
     from adacompute.gateway.processes.supervisor import Supervisor
@@ -70,11 +69,13 @@ def make_admin_pages(supervisor: Supervisor) -> Any:  # noqa: ANN401 - Starlette
 
 def _refuse_web_pages(pages: Callable[..., Awaitable[None]], host: str) -> Any:  # noqa: ANN401
     """Return pages that no web page can reach on its reader's own machine."""
-    checks = BrowserChecks(has_keys=not is_loopback(host))
+    if not is_loopback(host):
+        return pages
 
     async def check(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (rejection := checks.rejection(scope["headers"])):
-            await send_rejection(Exchange(scope, receive, send), *rejection)
+        if scope["type"] == "http" and not names_this_machine(scope["headers"]):
+            message = "the gateway does not answer to this Host"
+            await send_rejection(Exchange(scope, receive, send), 403, message, "invalid_host")
             return
         await pages(scope, receive, send)
 
@@ -83,9 +84,9 @@ def _refuse_web_pages(pages: Callable[..., Awaitable[None]], host: str) -> Any: 
 
 def _rejection(supervisor: Supervisor, authorization: str | None) -> Page | None:
     """Return why a request may not administer the gateway; None if it may."""
-    digest = supervisor.config.admin_key
-    if digest is None:
+    key = supervisor.config.admin_key
+    if key is None:
         return Page(FORBIDDEN, {"error": "administration is off: set admin_key"})
-    if Clients({"admin": digest}).identify(authorization) is None:
+    if not BearerTokens([key]).accept(authorization):
         return Page(UNAUTHORIZED, {"error": "the admin key is not valid"})
     return None

@@ -1,4 +1,4 @@
-"""Operator pages: pages such as health, readiness and metrics, and the headers for web pages.
+"""Operator pages: pages such as health, readiness and metrics.
 
 This is the only module that uses Starlette. It knows nothing of requests to models.
 """
@@ -6,19 +6,13 @@ This is the only module that uses Starlette. It knows nothing of requests to mod
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from adacompute.core.errors import needs_extra
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.requests.openai_replies import write_error
-
-EXPOSED_HEADERS = [
-    f"x-adacompute-{name}"
-    for name in ("samples", "price", "decision", "debug", "passthrough", "question")
-]
-"""Headers of replies that web pages may read, besides those that they always may."""
 
 READY = "ready"
 """State of a gateway that serves requests."""
@@ -43,22 +37,6 @@ def metrics_page(metrics: Metrics, not_ready: Collection[str]) -> Page:
     """Show all numbers to Prometheus, and the causes for which /ready answers 503."""
     metrics.set_not_ready(not_ready)
     return Page(200, metrics.scrape(), "text/plain; version=0.0.4; charset=utf-8")
-
-
-def allow_origins(application: Callable[..., Any], origins: Sequence[str]) -> Callable[..., Any]:
-    """Return an application that lets pages of these origins send requests and read replies."""
-    if not origins:
-        return application
-    with needs_extra("serve"):
-        from starlette.middleware.cors import CORSMiddleware
-
-    return CORSMiddleware(
-        application,
-        allow_origins=origins,
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],
-        expose_headers=EXPOSED_HEADERS,
-    )
 
 
 def make_pages(

@@ -15,10 +15,8 @@ import signal
 import socket
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import AdaComputeError, ConfigError, needs_extra
@@ -27,8 +25,6 @@ from adacompute.gateway.processes.admin_pages import make_admin_pages
 from adacompute.gateway.processes.logs import log, set_up_logging
 from adacompute.gateway.processes.operator_pages import READY
 from adacompute.gateway.processes.worker_process import WorkerProcess
-from adacompute.gateway.requests.admission import count_throttles
-from adacompute.gateway.requests.throttles import make_counts_file
 from adacompute.gateway.settings.config import Config
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
@@ -62,12 +58,6 @@ class Generation:
             name: value for name, value in os.environ.items() if name not in secrets
         }
         self._metrics = metrics
-        directory = Path(os.environ[SHARED_DIRECTORY])
-        self._counts = make_counts_file(
-            directory / f"{uuid.uuid4().hex}.counts",
-            n_throttles=count_throttles(config),
-            n_workers=config.workers,
-        )
         self.workers: dict[int, WorkerProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._is_ending = False
@@ -77,7 +67,7 @@ class Generation:
         slots = range(self.config.workers)
         try:
             for slot in slots:
-                self.workers[slot] = await self._start_worker(slot)
+                self.workers[slot] = await self._start_worker()
             for worker in self.workers.values():
                 await worker.wait_started()
         except BaseException:
@@ -115,12 +105,8 @@ class Generation:
         """Wait until all workers have ended."""
         await asyncio.gather(*self._tasks)
 
-    async def _start_worker(self, slot: int) -> WorkerProcess:
-        settings = {
-            "config": asdict(self.config),
-            "slot": slot,
-            "counts": str(self._counts),
-        }
+    async def _start_worker(self) -> WorkerProcess:
+        settings = asdict(self.config)
         log_settings = self.config.log_format, self.config.log_level
         return await WorkerProcess.start(self._listener, settings, log_settings, self._environment)
 
@@ -142,7 +128,7 @@ class Generation:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
             if not self._is_ending:
-                self.workers[slot] = await self._start_worker(slot)
+                self.workers[slot] = await self._start_worker()
 
 
 async def _kill_if_it_hangs(worker: WorkerProcess) -> None:

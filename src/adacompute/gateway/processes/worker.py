@@ -10,7 +10,6 @@ LISTENER LOG_FORMAT LOG_LEVEL``; the first two are file descriptors.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import json
 import logging
@@ -18,7 +17,6 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import AdaComputeError
@@ -26,14 +24,13 @@ from adacompute.gateway.app import Application, build
 from adacompute.gateway.connection.http_server import HttpServer, run_in_fast_loop
 from adacompute.gateway.forwarding.probing import PROBE_SAMPLES, needs_probe
 from adacompute.gateway.processes.logs import set_up_logging
-from adacompute.gateway.requests.admission import Admission
 from adacompute.gateway.settings.config import make_config
 from adacompute.gateway.voting.model_loading import describe_verdict, load_models
 
 LOG = logging.getLogger("adacompute.gateway.processes.worker")
 STATE_INTERVAL_S = 0.5
 MAX_MESSAGE_BYTES = 64_000_000
-"""A configuration may have many models and clients."""
+"""A configuration may have many models."""
 
 GC_THRESHOLDS = (10_000, 20, 20)
 """Ten times as many new objects before a collection as by default: requests leave few cycles."""
@@ -100,8 +97,6 @@ class Worker:
             await asyncio.sleep(STATE_INTERVAL_S)
             self._gateway.account.metrics.flush()
             self._channel.send(event="state", **self._state())
-            if self._gateway.connection_limits.bodies.has_shrunk():
-                _return_freed_memory()
 
     def _state(self) -> dict[str, object]:
         """What the supervisor shows of this worker."""
@@ -133,7 +128,7 @@ class Worker:
 
 def build_application(settings: Mapping[str, Any]) -> tuple[Application, list[str]]:
     """Make the application of a worker, and what the operator should know of it."""
-    config = make_config(settings["config"])
+    config = make_config(settings)
     models = load_models(config)
     messages = [
         sentence
@@ -147,14 +142,10 @@ def build_application(settings: Mapping[str, Any]) -> tuple[Application, list[st
             f"the probe counts against the cap of {cap.amount:g} samples, and draws about "
             f"{PROBE_SAMPLES}: set a larger cap, or probe = false"
             for cap in config.caps
-            if (cap.client, cap.model, cap.unit) == (None, None, "samples")
-            and cap.amount < 10 * PROBE_SAMPLES
+            if (cap.model, cap.unit) == (None, "samples") and cap.amount < 10 * PROBE_SAMPLES
         ]
-    admission = Admission(config, Path(settings["counts"]), settings["slot"])
     register = config.open_register()
-    application = build(
-        config, models, admission=admission, register=register, has_operator_pages=False
-    )
+    application = build(config, models, register=register, has_operator_pages=False)
     return application, messages
 
 
@@ -178,17 +169,6 @@ async def _run(channel_fd: int, listener_fd: int) -> None:
     except BaseException:  # the supervisor kills the process as soon as the channel is closed
         LOG.exception("a worker failed")
         raise
-
-
-def _return_freed_memory() -> None:
-    """Give all free pages back to the system, which takes milliseconds.
-
-    glibc keeps what is freed inside its heap: after large bodies, much of what they took would stay
-    in the memory of the process. Other C libraries give it back themselves.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _describe(error: AdaComputeError | OSError) -> str:

@@ -1,6 +1,6 @@
-"""Contract: what the fields of a request mean for caps, limits and isolation.
+"""Contract: what the fields of a request mean for caps and limits.
 
-A request that is voted on, or to which a cap, a limit or isolation applies, is *judged*: the number
+A request that is voted on, or to which a cap or a limit applies, is *judged*: the number
 and the length of its completions are written by the gateway, in the one spelling that the upstream
 takes; fields that are not known, of the wrong type, or that choose a price, a payer or stored data
 are refused by name. It knows fields, not bytes, and sends nothing.
@@ -66,7 +66,7 @@ _MAX_TEMPLATE_TEXT = 200
 
 @dataclass(frozen=True)
 class Limits:
-    """What applies to a request, by its client and its model.
+    """What applies to a request, by its model.
 
     ``bounds_prompt`` says that a cap counts the tokens of prompts.
     """
@@ -75,14 +75,13 @@ class Limits:
     max_output_tokens: int | None = None
     is_capped: bool = False
     bounds_prompt: bool = False
-    is_isolated: bool = False
     allows_stored: bool = False
 
     @property
     def judges(self) -> bool:
         """Whether requests are judged even if they are not voted on."""
         is_limited = self.max_samples is not None or self.max_output_tokens is not None
-        return is_limited or self.is_capped or self.is_isolated
+        return is_limited or self.is_capped
 
 
 @dataclass(frozen=True)
@@ -150,11 +149,9 @@ def judge(
     The length of completions is written here only where there is a limit.
     """
     _check_fields(fields, path, terms)
-    check_payer(fields, terms.allowed_fields)
+    _check_payer(fields, terms.allowed_fields)
     if limits.bounds_prompt or not limits.allows_stored:
         check_stored(fields, path, terms.allowed_fields)
-    if limits.is_isolated and fields.get("store"):
-        raise Forbidden("'store' is not allowed", "stored_member", param="store")
     tier = _check_prices(fields, terms, model)
     changes, n, n_prompts = _count_samples(fields, path, limits)
     spellings = terms.known_lengths.get(model, terms.length_fields)
@@ -168,8 +165,6 @@ def judge(
     changes |= {name: DROP for name, value in fields.items() if value is None and name not in known}
     if OPTIONS in fields:
         changes[OPTIONS] = DROP
-    if limits.is_isolated and path == RESPONSES:
-        changes["store"] = False  # else it is stored
     return Judged(
         changes,
         n=n,
@@ -200,7 +195,7 @@ def _check_fields(fields: Mapping[str, Any], path: str, terms: Terms) -> None:
             raise Forbidden(message, "field_not_allowed", param="chat_template_kwargs")
 
 
-def check_payer(fields: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
+def _check_payer(fields: Mapping[str, Any], allowed: Collection[str]) -> None:
     """Raise Forbidden if a request chooses who is asked, or who pays."""
     for name in fields:
         if name in _PAYER and fields[name] is not None and name not in allowed:

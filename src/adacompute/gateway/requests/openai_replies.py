@@ -136,11 +136,8 @@ def write_error(
     return _dump({"error": error})
 
 
-def add_models(data: bytes, names: Sequence[str], allowed: Sequence[str] = ()) -> bytes:
-    """Add names to a list of models; anything else counts as an empty list.
-
-    With ``allowed``, only these models of the upstream are listed.
-    """
+def add_models(data: bytes, names: Sequence[str]) -> bytes:
+    """Add names to a list of models; anything else counts as an empty list."""
     try:
         document = parse_json(data)
     except MalformedReply:
@@ -148,8 +145,6 @@ def add_models(data: bytes, names: Sequence[str], allowed: Sequence[str] = ()) -
     document = document if isinstance(document, dict) else {}
     known = document.get("data")
     listed = known if isinstance(known, list) else []
-    if allowed:
-        listed = [one for one in listed if isinstance(one, dict) and one.get("id") in allowed]
     ids = [one.get("id") for one in listed if isinstance(one, dict)]
     own = [
         {"id": name, "object": "model", "created": 0, "owned_by": "adacompute"}

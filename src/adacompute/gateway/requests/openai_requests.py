@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
@@ -47,8 +47,6 @@ REFUSED_PATHS = ("/v1/messages",)
 """Paths that are forwarded, but have no virtual models."""
 
 _STORED = ("previous_response_id", "conversation", "prompt")
-_LONG_FIELDS = ("messages", "prompt", "input", "instructions", "tools", "functions")
-_MAX_FIELD_CHARS = 65_536
 _SHOWN = 100
 _MAX_TEMPERATURE = 1000
 
@@ -118,20 +116,6 @@ class VirtualRequest:
         if self.path == COMPLETIONS:
             return Prompt(text=self.body.read("prompt", str))
         return Prompt(messages=to_json(self.messages or ()))
-
-    def without_texts(self) -> VirtualRequest:
-        """Return the request with everything that voting reads, and without its bytes.
-
-        It is what a process that has parsed a large body sends back.
-        """
-        for name in ("stream", "wants_usage", "has_logprobs", "wants_json", "messages"):
-            getattr(self, name)
-        body = self.body.without_text(_LONG_FIELDS, max_chars=_MAX_FIELD_CHARS)
-        found = replace(self, body=body)
-        vars(found).update({name: value for name, value in vars(self).items() if name != "body"})
-        if self.path == COMPLETIONS:
-            vars(found)["prompt"] = self.prompt
-        return found
 
 
 def parse_request(

@@ -1,20 +1,18 @@
 """Reading: what a request is, from its bytes: for which model, under which limits, and judged.
 
 A body is parsed if it may name a virtual model or if something in it is restricted; any other is
-forwarded byte for byte. It is a pure function of the request and of the rules, so that a large
-body can be read in a process of its own. It sends nothing.
+forwarded byte for byte. It is a pure function of the request and of the rules, and sends nothing.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from adacompute.gateway.requests.contract import (
     Judged,
     Limits,
-    check_payer,
     judge,
 )
 from adacompute.gateway.requests.fields import CHAT
@@ -28,8 +26,8 @@ from adacompute.gateway.requests.openai_requests import (
 )
 from adacompute.gateway.requests.references import MARKS, check_stored
 from adacompute.gateway.requests.refusals import BadRequest, Forbidden
-from adacompute.gateway.requests.rules import ClientRules, ModelRules, Rules
-from adacompute.models.formats.body import Body, InvalidBody
+from adacompute.gateway.requests.rules import ModelRules, Rules
+from adacompute.models.formats.body import Body, InvalidBody, TooManyFields
 from adacompute.models.formats.responses_format import RESPONSES
 from adacompute.spending.attempts import MAX_TEXT_CHARS, CallBound
 
@@ -40,18 +38,15 @@ _READS = ("GET", "HEAD")
 _ENCODED = re.compile(rb"\xff\xfe|\xfe\xff|.{0,3}\0", re.DOTALL)
 """Beginnings of texts that are not plain UTF-8, which some servers decode."""
 
-_NO_RULES = ClientRules()
-
 
 class Arrival(NamedTuple):
-    """A request before its body is read: whose it is, and for what.
+    """A request before its body is read.
 
     ``budget`` is a header, and ``coding`` how the body is compressed.
     """
 
     method: str
     path: str
-    client: str
     budget: str | None = None
     coding: str = "identity"
 
@@ -83,22 +78,13 @@ class ReadRequest:
         sent = self.body.edit(changes) if changes else data
         return sent, self.judged.bound(self.path, self.model, len(sent))
 
-    def without_texts(self) -> ReadRequest:
-        """Return what is needed to serve the request, without its bytes and long fields."""
-        if self.virtual is not None:
-            virtual = self.virtual.without_texts()
-            return replace(self, virtual=virtual, body=virtual.body)
-        body = None if self.body is None else replace(self.body, data=b"", fields={})
-        return replace(self, body=body)
-
 
 def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
     """Read a request; raise BadRequest or Forbidden if it may not be served."""
     path = PATHS.get(arrival.path)
     reason: str | None = "path" if path is None else "model"
-    own = rules.clients.get(arrival.client, _NO_RULES)
-    limits = rules.limits_of(arrival.client, None)
-    _check_path(rules, arrival, limits, own)
+    limits = rules.limits_of(None)
+    _check_path(rules, arrival, limits)
     must_be_json = _must_be_json(rules, arrival, data)
     if not must_be_json and not _may_be_read(rules, arrival, data):
         return ReadRequest(reason=reason, is_restricted=limits.judges)
@@ -107,7 +93,6 @@ def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
     body = _parse(data, is_needed=must_be_json)
     if body is None:
         return ReadRequest(reason=reason, is_restricted=limits.judges)
-    _check_model(own, body)
     virtual = None
     if path is not None or arrival.path in REFUSED_PATHS:
         virtual = parse_request(arrival.path, body, rules.models, arrival.budget)
@@ -116,8 +101,8 @@ def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
         return ReadRequest(body=body, reason=reason, is_restricted=limits.judges)
     model = None if virtual is None else virtual.model
     if virtual is not None:
-        _check_budget(own, rules.models[virtual.model], virtual)
-        limits = rules.limits_of(arrival.client, model)
+        _check_budget(rules.models[virtual.model], virtual)
+        limits = rules.limits_of(model)
         reason = passthrough_reason(virtual, rules.models[virtual.model].answer_field)
     max_samples = MAX_SAMPLES if limits.max_samples is None else limits.max_samples
     judged, asked = None, model or str(body.fields.get("model"))[:MAX_TEXT_CHARS]
@@ -125,18 +110,10 @@ def read_request(rules: Rules, arrival: Arrival, data: bytes) -> ReadRequest:
         judged = judge(body.fields, path, limits, rules.terms, asked)
         if virtual is not None:
             virtual.judged = judged
-    else:
-        if own.models:
-            check_payer(body.fields)
-        if not limits.allows_stored:
-            check_stored(body.fields, path)
-    is_restricted = judged is not None or bool(own.models)
+    elif not limits.allows_stored:
+        check_stored(body.fields, path)
+    is_restricted = judged is not None
     return ReadRequest(path, asked, body, virtual, judged, reason, max_samples, is_restricted)
-
-
-def needs_parsing(rules: Rules, arrival: Arrival, data: bytes) -> bool:
-    """Whether something in a body is restricted, or may name a virtual model."""
-    return _must_be_json(rules, arrival, data) or _may_be_read(rules, arrival, data)
 
 
 def _may_be_read(rules: Rules, arrival: Arrival, data: bytes) -> bool:
@@ -145,16 +122,14 @@ def _may_be_read(rules: Rules, arrival: Arrival, data: bytes) -> bool:
         return False
     if arrival.path in PATHS or arrival.path in REFUSED_PATHS:
         return may_name(data, rules.models)
-    return rules.limits_of(arrival.client, None).judges
+    return rules.limits_of(None).judges
 
 
 def _must_be_json(rules: Rules, arrival: Arrival, data: bytes) -> bool:
     """Whether a body must be a JSON object, because something in it is restricted."""
     if arrival.method != "POST":
         return False
-    path, limits = PATHS.get(arrival.path), rules.limits_of(arrival.client, None)
-    if rules.clients.get(arrival.client, _NO_RULES).models:
-        return True
+    path, limits = PATHS.get(arrival.path), rules.limits_of(None)
     if path is None:
         return False
     if limits.judges or rules.restricts_models:
@@ -171,6 +146,8 @@ def _parse(data: bytes, *, is_needed: bool) -> Body | None:
     """Parse a body; None if it is no JSON object and need not be one."""
     try:
         body = Body.parse(data)
+    except TooManyFields:
+        raise
     except InvalidBody as error:
         raise BadRequest(str(error), error.field) from None
     if body is None and is_needed:
@@ -178,7 +155,7 @@ def _parse(data: bytes, *, is_needed: bool) -> Body | None:
     return body
 
 
-def _check_path(rules: Rules, arrival: Arrival, limits: Limits, own: ClientRules) -> None:
+def _check_path(rules: Rules, arrival: Arrival, limits: Limits) -> None:
     """Raise Forbidden if a client may not send a request to a path that is not described here.
 
     Under limits, such a path must be allowed by its name: servers take other spellings of a path.
@@ -186,23 +163,9 @@ def _check_path(rules: Rules, arrival: Arrival, limits: Limits, own: ClientRules
     is_read = arrival.method in _READS
     if arrival.method == "POST" and arrival.path in PATHS:
         return
-    is_list = is_read and (arrival.path + "/").startswith("/v1/models/")
     is_named = f"{arrival.method} {arrival.path}" in rules.paths
-    is_unbounded = (limits.is_capped or (limits.judges and not is_named)) and not is_read
-    if (
-        is_unbounded
-        or (own.models and not is_read and arrival.method != "POST")
-        or (limits.is_isolated and not is_list)
-    ):
+    if (limits.is_capped or (limits.judges and not is_named)) and not is_read:
         raise Forbidden("this method and path are not allowed", "path_not_allowed")
-
-
-def _check_model(own: ClientRules, body: Body) -> None:
-    model = body.fields.get("model")
-    if own.models and (not isinstance(model, str) or model not in own.models):
-        raise Forbidden(
-            "this model is not allowed for the API key", "model_not_allowed", param="model"
-        )
 
 
 def _check_number(limits: Limits, body: Body) -> None:
@@ -216,9 +179,9 @@ def _check_number(limits: Limits, body: Body) -> None:
         raise Forbidden(f"n must be at most {limit}, got {n}", "samples_not_allowed", param="n")
 
 
-def _check_budget(own: ClientRules, model: ModelRules, request: VirtualRequest) -> None:
-    """Raise Forbidden if a request sets a budget above that of its client or of its model."""
-    limits = [one for one in (own.max_budget, model.max_budget) if one is not None]
-    if request.budget is not None and limits and request.budget > min(limits):
-        message = f"the budget must be at most {min(limits):g}, got {request.budget:g}"
+def _check_budget(model: ModelRules, request: VirtualRequest) -> None:
+    """Raise Forbidden if a request sets a budget above that of its model."""
+    limit = model.max_budget
+    if request.budget is not None and limit is not None and request.budget > limit:
+        message = f"the budget must be at most {limit:g}, got {request.budget:g}"
         raise Forbidden(message, "budget_not_allowed")

@@ -1,6 +1,6 @@
-"""Rules: what the configuration says about requests, in a form that another process can be sent.
+"""Rules: what the configuration says about requests, as few plain values.
 
-They are few plain values without secrets. It reads no requests.
+It reads no requests.
 """
 
 from __future__ import annotations
@@ -35,19 +35,9 @@ class ModelRules:
 
 
 @dataclass(frozen=True)
-class ClientRules:
-    """What applies to one client; ``models`` are those it may ask for, all if there are none."""
-
-    limits: Limits = NO_LIMITS
-    models: Sequence[str] = ()
-    max_budget: float | None = None
-
-
-@dataclass(frozen=True)
 class CapRule:
-    """Which requests a cap counts: of a client and a model, of all if None."""
+    """Which requests a cap counts: of a model, of all if None."""
 
-    client: str | None
     model: str | None
     bounds_prompt: bool
 
@@ -61,19 +51,18 @@ class Rules:
 
     limits: Limits = NO_LIMITS
     models: Mapping[str, ModelRules] = field(default_factory=dict)
-    clients: Mapping[str, ClientRules] = field(default_factory=dict)
     caps: Sequence[CapRule] = ()
     paths: Collection[str] = ()
     terms: Terms = field(default_factory=Terms)
-    _known_limits: dict[tuple[str, str | None], Limits] = field(
+    _known_limits: dict[str | None, Limits] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def limits_of(self, client: str, model: str | None) -> Limits:
-        """Return the limits of a request of a client, for a virtual model or for another one."""
-        found = self._known_limits.get((client, model))
+    def limits_of(self, model: str | None) -> Limits:
+        """Return the limits of a request for a virtual model or for another one."""
+        found = self._known_limits.get(model)
         if found is None:
-            found = self._known_limits[client, model] = self._find_limits(client, model)
+            found = self._known_limits[model] = self._find_limits(model)
         return found
 
     def with_upstream(
@@ -103,16 +92,11 @@ class Rules:
         has_limits = any(one.limits.judges for one in self.models.values())
         return has_limits or any(cap.model is not None for cap in self.caps)
 
-    def _find_limits(self, client: str, model: str | None) -> Limits:
-        own = self.clients[client].limits if client in self.clients else NO_LIMITS
+    def _find_limits(self, model: str | None) -> Limits:
         virtual = NO_LIMITS if model is None else self.models[model].limits
-        caps = [
-            cap
-            for cap in self.caps
-            if cap.client in {None, client} and (cap.model is None or cap.model == model)
-        ]
+        caps = [cap for cap in self.caps if cap.model is None or cap.model == model]
         max_samples = [
-            one.max_samples for one in (self.limits, own, virtual) if one.max_samples is not None
+            one.max_samples for one in (self.limits, virtual) if one.max_samples is not None
         ]
         return replace(
             self.limits,
@@ -120,8 +104,6 @@ class Rules:
             max_output_tokens=virtual.max_output_tokens or self.limits.max_output_tokens,
             is_capped=bool(caps),
             bounds_prompt=any(cap.bounds_prompt for cap in caps),
-            is_isolated=own.is_isolated,
-            allows_stored=self.limits.allows_stored and not own.is_isolated,
         )
 
 
@@ -149,18 +131,8 @@ def make_rules(
             allows_stored=config.allow_stored_responses,
         ),
         {name: _model_rules(config.models.get(name), one) for name, one in models.items()},
-        {
-            name: ClientRules(
-                Limits(one.max_samples, is_isolated=one.isolated), one.models, one.max_budget
-            )
-            for name, one in config.client_limits.items()
-        },
         [
-            CapRule(
-                None if cap.client == EACH else cap.client,
-                None if cap.model == EACH else cap.model,
-                cap.needs_output_limit,
-            )
+            CapRule(None if cap.model == EACH else cap.model, cap.needs_output_limit)
             for cap in config.caps
         ],
         [path for path in config.allowed_paths if "*" not in path],

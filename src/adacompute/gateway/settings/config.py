@@ -1,16 +1,14 @@
 """Configuration: all settings of a gateway, checked before it starts.
 
-A TOML file has one table, ``[serve]``, with a table of its own for each virtual model and for the
-keys of clients. ``${NAME}`` in a value is replaced by an environment variable. An
-unknown setting is an error that lists the known ones, and every value is checked here. It opens no
-connection and loads no policy.
+A TOML file has one table, ``[serve]``, with a table of its own for each virtual model. ``${NAME}``
+in a value is replaced by an environment variable. An unknown setting is an error that lists the
+known ones, and every value is checked here. It opens no connection and loads no policy.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import math
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,13 +18,12 @@ from typing import Any, get_args
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.accounting.caps import WHEN_SPENT, CapConfig, check_caps
-from adacompute.gateway.connection.browser_checks import is_loopback
 from adacompute.gateway.processes.logs import FORMATS, LEVELS
-from adacompute.gateway.requests.clients import (
+from adacompute.gateway.requests.access import (
     ALLOWED_PATHS,
-    ClientLimits,
-    check_key,
     check_paths,
+    check_tokens,
+    is_loopback,
 )
 from adacompute.gateway.requests.openai_requests import check_name
 from adacompute.gateway.settings.model_settings import ModelConfig, UpstreamConfig
@@ -44,7 +41,6 @@ from adacompute.spending.sqlite_register import SqliteRegister
 from adacompute.storage.calls import CallFile, default_state
 from adacompute.storage.decisions import DecisionLog
 
-_ORIGIN = re.compile(r"https?://[^/\s*]+")
 _MAX_PORT = 65_535
 _MAX_WAIT_S = 10.0
 _POSITIVE = (
@@ -69,7 +65,7 @@ DECISION_LOGS = (NO_LOG, "answers", TEXTS)
 
 @dataclass(frozen=True)
 class Config:
-    """A gateway: its upstream, its models, its clients and its limits."""
+    """A gateway: its upstream, its models and its limits."""
 
     base_url: str
     """Address of the upstream, with its ``/v1``."""
@@ -79,14 +75,14 @@ class Config:
     """Further upstreams, by their name, for ``upstream`` and ``arm_upstreams`` of models: see
     below."""
     host: str = "127.0.0.1"
-    """Address to listen on. One that others can reach needs client keys."""
+    """Address to listen on. One that others can reach needs ``bearer_tokens``."""
     port: int = 8000
     """Port to listen on."""
     admin_host: str = "127.0.0.1"
     """Address of the admin pages: ``/ready``, ``/metrics`` and administration. Their port is
     the one after ``port``."""
     admin_key: str | None = field(default=None, repr=False)
-    """SHA-256 of the key that administration needs. Default: administration is off."""
+    """Key that administration needs. Default: administration is off."""
     log_format: str = "text"
     """Lines on standard error: ``text`` or ``json``."""
     log_level: str = "info"
@@ -98,16 +94,12 @@ class Config:
     trusted_proxies: Sequence[str] = ()
     """Addresses and networks, such as ``10.0.0.0/8``, that may open more than 100 connections per
     worker (429)."""
-    allowed_hosts: Sequence[str] = ()
-    """Values of the ``Host`` header to answer to (403). Default: names of this machine; with
-    client keys, all."""
-    allowed_origins: Sequence[str] = ()
-    """Origins of web pages that may send requests, such as ``https://app.example.com``."""
-    max_body_mb: float = 32.0
-    """Largest body of a request (413). A worker holds eight times as much, from the arrival of
-    bodies to the end of their requests (503). Bodies above 256 KiB may take three quarters of it,
-    so that small requests are served beside them. With client keys, one client may take a quarter
-    (429)."""
+    bearer_tokens: Sequence[str] = field(default=(), repr=False)
+    """Token that every request needs, as ``Authorization: Bearer TOKEN`` (401), and a second one
+    while it is being replaced. It is neither forwarded nor logged. Default: none, and only requests
+    to a name of this machine are answered (403)."""
+    max_body_mb: float = 8.0
+    """Largest body of a request (413)."""
     max_concurrency: int = 10_000
     """Requests in flight, per worker (503)."""
     max_samples: int | None = None
@@ -145,10 +137,6 @@ class Config:
     allowed_fields: Sequence[str] = ()
     """Fields of requests that are accepted although they are not known, or change the price, under
     caps and limits too."""
-    client_keys: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the key of each client, by the client's name."""
-    client_limits: Mapping[str, ClientLimits] = field(default_factory=dict)
-    """What each client may ask for, by the client's name: see below."""
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     """Virtual models, by their name: see below."""
     state_directory: str | None = None
@@ -208,27 +196,24 @@ class Config:
         for name, model in self.models.items():
             check_name(name)
             model.check_upstreams(name, self.upstreams)
-        for client, digest in self.client_keys.items():
-            check_key(client, digest)
+        check_tokens(self.bearer_tokens, "bearer_tokens")
+        if self.bearer_tokens and self.forward_key:
+            raise ConfigError(
+                "forward_key would send the bearer token to the upstream: give bearer_tokens or "
+                "forward_key, not both"
+            )
         if self.admin_key is not None:
-            check_key("admin_key", self.admin_key)
+            check_tokens([self.admin_key], "admin_key")
         check_paths(self.allowed_paths)
-        if unknown := sorted(set(self.client_limits) - set(self.client_keys)):
-            raise ConfigError(f"client_limits names {unknown[0]!r}, which has no client key")
 
     def _check_addresses(self) -> None:
         """Raise ConfigError if an address cannot be used, or can be reached by anyone."""
         for network in self.trusted_proxies:
             _check_network(network)
-        for origin in self.allowed_origins:
-            if not _ORIGIN.fullmatch(origin):
-                raise ConfigError(
-                    f"allowed_origins must be like https://example.com, not {origin!r}"
-                )
-        if not self.client_keys and not is_loopback(self.host):
+        if not self.bearer_tokens and not is_loopback(self.host):
             raise ConfigError(
-                f"host {self.host} can be reached from outside and there are no client keys: "
-                "add a table [serve.client_keys], or bind to 127.0.0.1"
+                f"host {self.host} can be reached from outside and there is no token: set "
+                "bearer_tokens, or bind to 127.0.0.1"
             )
 
     def upstream(self, name: str | None = None) -> UpstreamConfig:
@@ -325,16 +310,11 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
         for name, table in models.items()
         for where in [f"models.{name}"]
     }
-    values["client_keys"] = {
-        client: str(digest).lower()
-        for client, digest in as_table(values.get("client_keys", {}), "client_keys").items()
+    values["upstreams"] = {
+        name: build_settings(UpstreamConfig, as_table(table, where), where)
+        for name, table in as_table(values.get("upstreams", {}), "upstreams").items()
+        for where in [f"upstreams.{name}"]
     }
-    for group, kind in (("client_limits", ClientLimits), ("upstreams", UpstreamConfig)):
-        values[group] = {
-            name: build_settings(kind, as_table(table, where), where)
-            for name, table in as_table(values.get(group, {}), group).items()
-            for where in [f"{group}.{name}"]
-        }
     values["caps"] = tuple(
         build_settings(CapConfig, as_table(table, "caps"), "caps")
         for table in values.get("caps", ())

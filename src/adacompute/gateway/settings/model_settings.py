@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.connection.browser_checks import is_loopback
+from adacompute.gateway.requests.access import is_loopback
 from adacompute.gateway.requests.answer_field import check_pointer
 from adacompute.gateway.settings.settings import as_table, check_positive
 from adacompute.models.formats.openai_format import check_url
@@ -27,9 +27,7 @@ _MODEL_LIMITS = (
     "deadline_s",
     "max_budget",
     "max_samples",
-    "max_concurrency",
     "max_output_tokens",
-    "requests_per_minute",
 )
 
 
@@ -70,12 +68,8 @@ class ModelConfig:
     """Largest budget that a request may set for itself (403). Default: ``budget``."""
     max_samples: int | None = None
     """Samples that one request for this model may draw."""
-    max_concurrency: int | None = None
-    """Requests for this model in flight, of all workers together (429)."""
     max_output_tokens: int | None = None
     """Tokens that one completion may have, instead of the gateway's limit."""
-    requests_per_minute: int | None = None
-    """Requests for this model in the last minute, of all workers together (429)."""
     token_prices: str | None = None
     """File with the token prices of this model, instead of the gateway's."""
     scorer: str | None = None

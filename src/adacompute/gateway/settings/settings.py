@@ -21,6 +21,9 @@ T = TypeVar("T")
 MB = 1_000_000
 """Bytes in the unit of settings that end in _mb."""
 
+_SECRET = ("api_key", "admin_key", "_tokens")
+"""Ends of the names of settings whose values are not shown."""
+
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -60,7 +63,8 @@ def _check(value: Any, kind: Any, name: str) -> Any:  # noqa: ANN401 - any value
     if get_origin(kind) is Sequence and get_args(kind) == (str,):
         if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
             return tuple(value)
-        raise ConfigError(f"{name} must be a list of strings, not {value!r}")
+        shown = "something else" if name.endswith(_SECRET) else repr(value)
+        raise ConfigError(f"{name} must be a list of strings, not {shown}")
     if not types:
         return value  # tables and lists of them, which were made before
     if float in types and type(value) is int:
@@ -68,7 +72,7 @@ def _check(value: Any, kind: Any, name: str) -> Any:  # noqa: ANN401 - any value
     if isinstance(value, types) and not (isinstance(value, bool) and bool not in types):
         return value
     expected = " or ".join(one.__name__ for one in types if one is not type(None))
-    shown = type(value).__name__ if name.endswith("api_key") else repr(value)
+    shown = type(value).__name__ if name.endswith(_SECRET) else repr(value)
     raise ConfigError(f"{name} must be {expected}, not {shown}")
 
 

@@ -57,7 +57,6 @@ class Decision:
     is_incomplete: bool = False
     is_today: bool = False
     scorer_error: str | None = None
-    client: str | None = None
     cost: float = 0.0
     pacer: SharedPacer | None = None
 

@@ -24,7 +24,6 @@ from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.requests.refusals import BadRequest
 from adacompute.gateway.voting.choice import Chooser
 from adacompute.gateway.voting.decision import Decision, Outcome, is_among
-from adacompute.gateway.voting.held_budgets import HeldBudgets
 from adacompute.gateway.voting.questions import Question, QuestionReader
 from adacompute.gateway.voting.request_model import RequestModel, Target
 from adacompute.gateway.voting.virtual_model import VirtualModel
@@ -39,6 +38,8 @@ from adacompute.sampling.blocks import question_features
 from adacompute.sampling.grading import LARGE, Grading
 from adacompute.sampling.loop import run_session
 from adacompute.sampling.session import ParsedAnswer, Session
+from adacompute.spending.pacing import Pacer, PriceCurve
+from adacompute.spending.shared_pacing import SharedPacer
 
 _SMOOTHING = 0.05
 
@@ -47,6 +48,9 @@ class Engine:
     """Serves the requests of one virtual model; many tasks of one loop may use it at once.
 
     ``upstreams`` has the clients of the model (None) and of arms that another upstream serves.
+    ``pacer`` holds the mean cost of its requests at the budget, except of those that set their own;
+    it is None if the budget is not held. ``replica`` is the name under which this process counts
+    there; no other process may have it.
     """
 
     def __init__(
@@ -64,7 +68,14 @@ class Engine:
         self._price_for = lru_cache(maxsize=256)(self._find_prices)
         self.grading = grading or Grading(virtual.grader)
         self._price_for(virtual.budget)
-        self.held_budgets = HeldBudgets(virtual, replica)
+        bundle = virtual.bundle
+        self._curve = PriceCurve.of(bundle.calibrated_prices)
+        self._pooled_curve = PriceCurve.of((self._pooled or bundle).calibrated_prices)
+        self.pacer: SharedPacer | None = None
+        if virtual.pacing:
+            pacer = Pacer(self._curve, max_cost=float(bundle.level_cost.max()))
+            key = f"pacing/{virtual.name}/{bundle.unit}"
+            self.pacer = SharedPacer(key, replica, pacer, virtual.budget)
         self._questions = QuestionReader(virtual.bundle)
         self._chooser = Chooser(virtual.scorer)
         self._round_s = 0.0
@@ -84,28 +95,28 @@ class Engine:
         session.ask()
         await self.grading.parse(session, Sample("The answer is \\frac{1}{2}."))
 
-    async def begin(self, request: VirtualRequest, client: str = "") -> Decision:
+    async def begin(self, request: VirtualRequest) -> Decision:
         """Open a request; large ones are opened in a thread, one at a time."""
         if len(request.body.data) <= LARGE:
             question = await self._questions.read(request.prompt)
-            decision = self.open(request, question, client)
+            decision = self.open(request, question)
         else:
             async with self._large:
-                decision = await asyncio.to_thread(self.open, request, None, client)
+                decision = await asyncio.to_thread(self.open, request)
         if decision.pacer is not None:
             decision.pacer.begin()
         return decision
 
-    def open(
-        self, request: VirtualRequest, question: Question | None = None, client: str = ""
-    ) -> Decision:
+    def open(self, request: VirtualRequest, question: Question | None = None) -> Decision:
         """Make the first decision; ``question`` is found in the request by default."""
         start = time.perf_counter()
-        budget, price, pooled_price = self._price(request, client)
-        pacer = None if request.budget is not None else self.held_budgets.find(client)
+        budget, price, pooled_price = self._price(request)
+        pacer = None if request.budget is not None else self.pacer
         if pacer is not None:
             budget = pacer.target
-            price, pooled_price = self.held_budgets.prices(pacer.budget())
+            planned = pacer.budget()
+            price = self._curve.price_for(planned)
+            pooled_price = self._pooled_curve.price_for(planned)
         question = question or self._questions.find(request.prompt)
         text, bundle = question.text, self.virtual.bundle
         if text is None and self._pooled is not None:
@@ -263,10 +274,9 @@ class Engine:
         bundle = self.virtual.bundle
         return bundle.price_for(budget), bundle.pooled_price_for(budget)
 
-    def _price(self, request: VirtualRequest, client: str) -> tuple[float, float, float]:
+    def _price(self, request: VirtualRequest) -> tuple[float, float, float]:
         """Return the budget of a request, and its prices with and without a question's text."""
-        own = self.virtual.client_budgets.get(client, self.virtual.budget)
-        budget = own if request.budget is None else request.budget
+        budget = self.virtual.budget if request.budget is None else request.budget
         try:
             return budget, *self._price_for(budget)
         except (BundleError, InfeasibleBudget) as error:

@@ -101,18 +101,11 @@ def make_model(
         scorer=_make_scorer(config, given),
         answer_field=given.answer_field,
         pacing=given.pacing,
-        client_budgets=_find_client_budgets(config),
         **_find_upstreams(config, given, bundle, model),
     )
     url = config.upstream(virtual.upstream).base_url
     Engine(virtual, {None: Upstream(url, model)})  # checks the budget
     return virtual
-
-
-def _find_client_budgets(config: Config) -> dict[str, float]:
-    """Return the budgets of clients that have their own."""
-    given = {client: limits.budget for client, limits in config.client_limits.items()}
-    return {client: budget for client, budget in given.items() if budget is not None}
 
 
 def _find_upstreams(

@@ -31,7 +31,7 @@ class VirtualModel:
 
     It is ``model`` of the upstream that is named so, or of the gateway's own; ``arm_models`` are
     those of arms that another upstream serves. With ``pacing``, the mean cost of its requests is
-    held at the budget. ``client_budgets`` are those of clients whose mean is held apart.
+    held at the budget.
     ``as_today`` answers as today, if a share of the requests is.
     """
 
@@ -50,7 +50,6 @@ class VirtualModel:
     scorer: HttpScorer | None = None
     answer_field: str | None = None
     pacing: bool = False
-    client_budgets: Mapping[str, float] = field(default_factory=dict)
     capabilities: Capabilities = field(default_factory=Capabilities)
     upstream: str | None = None
     arm_models: Mapping[str, SampledModel] = field(default_factory=dict)

@@ -109,8 +109,8 @@ class Voting:
             )
             error.advice = NEEDS_VOTES
             raise error
-        decision = await self.engine.begin(request, exchange.client)
-        decision.client, exchange.decision_id = exchange.client, decision.id
+        decision = await self.engine.begin(request)
+        exchange.decision_id = decision.id
         try:
             await self._answer(exchange, request, decision)
         finally:

@@ -3,9 +3,8 @@ r"""Body: a JSON object as its sender wrote it, of which single fields can be re
 A gateway must forward what it received: fields it does not know, numbers as they were written, the
 order of everything. So a body is never serialised again. Fields that must change are replaced in
 the bytes, and every other byte stays. A body is parsed once, by the parser of Python's
-standard library, which is written in C, and within limits: on fields per object, on fields
-altogether, and none twice in one object, at any depth, because parsers differ on which one counts;
-at the top, not even in upper and lower case.
+standard library, which is written in C. No object may have a field twice, at any depth, because
+parsers differ on which one counts; at the top, not even in upper and lower case.
 This is the only module that uses msgspec, by which values become types. It knows nothing of what
 the fields mean.
 
@@ -18,8 +17,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from json.decoder import scanstring  # type: ignore[attr-defined]  # not in the stubs
@@ -38,8 +37,8 @@ DROP: Final = _Drop.DROP
 INVALID: Final = object()
 """Read instead of a value that is not of the type that was asked for."""
 
-MAX_FIELDS, MAX_FIELDS_IN_ALL = 4_096, 65_536
-"""Fields that one object of a body may have, and all of its objects together."""
+MAX_FIELDS = 4_096
+"""Fields that a body may have, those of the objects in it not counted."""
 
 MAX_ELEMENTS = 300_000
 """Brackets and commas of a part of a reply that is parsed."""
@@ -65,6 +64,10 @@ class InvalidBody(ValueError):  # noqa: N818 - it says what the body is
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+
+
+class TooManyFields(InvalidBody):
+    """A body with more fields than are parsed."""
 
 
 class WrongType(ValueError):  # noqa: N818 - it says what the field has
@@ -101,7 +104,7 @@ class Body:
     def parse(data: bytes) -> Body | None:
         """Parse a body; None if it is not a JSON object.
 
-        Raises InvalidBody if it has too many fields, or a field twice in one object.
+        Raises InvalidBody if it has a field twice in one object, and TooManyFields.
         """
         try:
             text = data.decode()
@@ -135,25 +138,6 @@ class Body:
             if member.name == name:
                 return self.data[member.value : member.end]
         return b""
-
-    def without_text(self, long_names: Collection[str], *, max_chars: int) -> Body:
-        """Return the body without its bytes and without the values of some fields.
-
-        Raises InvalidBody if another field is longer than allowed.
-        """
-        for member in self._members:
-            if member.name not in long_names and member.end - member.value > max_chars:
-                message = f"the field {member.name[:_SHOWN]!r} is longer than {max_chars:,}"
-                raise InvalidBody(message, member.name[:_SHOWN])
-        kept = {
-            name: bool(value) if name in long_names else value
-            for name, value in self.fields.items()
-        }
-        return replace(self, data=b"", fields=kept)
-
-    def set_data(self, data: bytes) -> None:
-        """Give back the bytes to a body that was made without them."""
-        object.__setattr__(self, "data", data)
 
     def edit(self, changes: Mapping[str, Any]) -> bytes:
         """Return the body with some fields changed, left out, or added at its end."""
@@ -240,20 +224,7 @@ def _struct_decoder(names: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 def _parse_object(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
-    """Parse an object; any error but InvalidBody means that the text is none."""
-    n_left = MAX_FIELDS_IN_ALL
-
-    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal n_left
-        n_left -= len(pairs)
-        _check_counts(len(pairs), n_left)
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            counts = Counter(name for name, _ in pairs)
-            _refuse_twice(next(name for name, count in counts.items() if count > 1))
-        return found
-
-    decoder = json.JSONDecoder(object_pairs_hook=collect, parse_constant=_refuse_constant)
+    """Parse an object; any other ValueError means that the text is none."""
     opened = _OPEN.match(text)
     if opened is None:
         raise ValueError
@@ -268,14 +239,14 @@ def _parse_object(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
         colon = _COLON.match(text, after)
         if colon is None:
             raise ValueError
-        value, end = decoder.scan_once(text, colon.end())  # type: ignore[attr-defined]
+        value, end = _JSON.scan_once(text, colon.end())  # type: ignore[attr-defined]
         if (folded := name.casefold()) in names:
             _refuse_twice(name)
         names.add(folded)
         fields[name] = value
         members.append(_Member(name, at, colon.end(), end))
-        n_left -= 1
-        _check_counts(len(fields), n_left)
+        if len(fields) > MAX_FIELDS:
+            raise TooManyFields(f"the body has more than {MAX_FIELDS:,} fields")
         if (following := _NEXT.match(text, end)) is not None:
             at = following.end()
         elif (closed := _CLOSE.fullmatch(text, end)) is None:
@@ -283,11 +254,12 @@ def _parse_object(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
     return fields, tuple(members)
 
 
-def _check_counts(n_fields: int, n_left: int) -> None:
-    if n_fields > MAX_FIELDS:
-        raise InvalidBody(f"an object of the body has more than {MAX_FIELDS:,} fields")
-    if n_left < 0:
-        raise InvalidBody(f"the body has more than {MAX_FIELDS_IN_ALL:,} fields")
+def _collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        _refuse_twice(next(name for name, count in counts.items() if count > 1))
+    return found
 
 
 def _refuse_twice(name: str) -> NoReturn:
@@ -296,6 +268,9 @@ def _refuse_twice(name: str) -> NoReturn:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_collect, parse_constant=_refuse_constant)
 
 
 def _without_lone_surrogates(text: str) -> str:
