@@ -11,6 +11,8 @@ from adacompute.core.votes import winner
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
     from adacompute.core.types import IntArray
     from adacompute.policies.episode import Episode
 
@@ -27,3 +29,9 @@ def find_winner(episode: Episode, *, tie_break: str = FIRST_SEEN) -> IntArray:
     if logprob is not None:
         logprob = np.where(votes_now, logprob[observed.row], -np.inf)
     return winner(np.where(votes_now, answer, UNPARSED), logprob=logprob)
+
+
+def number_classes(answers: Iterable[Hashable | None]) -> list[int]:
+    """Number the answers of a question in the order of appearance; None is unparsed."""
+    number: dict[Hashable, int] = {}
+    return [UNPARSED if a is None else number.setdefault(a, len(number)) for a in answers]

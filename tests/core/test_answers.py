@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from adacompute.core.answers import (
     UNPARSED,
     Answers,
-    number_classes,
     number_classes_by_question,
     order_samples,
 )
 from adacompute.core.errors import DataError
 from adacompute.core.types import KeyArray
+from test_support.episodes import number_classes
 
 samples = st.from_type(Answers)
 

@@ -60,15 +60,6 @@ def test_majority_accuracy_agrees_with_counting(
 
 
 @given(votes)
-def test_weighted_accuracy_agrees_with_adding_up(
-    vote: tuple[IntArray, FloatArray, FloatArray],
-) -> None:
-    answer, share, weight = vote
-    expected = [chance(*map(list, row)) for row in zip(*(x.tolist() for x in vote), strict=True)]
-    assert np.allclose(majority_accuracy(answer, share, weight), expected, atol=1e-15, rtol=0)
-
-
-@given(votes)
 def test_the_winner_is_the_first_sample_of_the_leading_class_seen_first(
     vote: tuple[IntArray, FloatArray, FloatArray],
 ) -> None:
@@ -76,14 +67,6 @@ def test_the_winner_is_the_first_sample_of_the_leading_class_seen_first(
     for row, a in zip(winner(answer).tolist(), answer.tolist(), strict=True):
         best = leaders(a, [1.0] * len(a))
         assert row == (a.index(best[0]) if best else -1)
-
-
-def test_weights_of_unparsed_samples_are_ignored() -> None:
-    answer = np.array([[0, UNPARSED, 1, UNPARSED]])
-    share = np.array([[1.0, 0.0, 0.0, 0.0]])
-    for weight in (np.nan, np.inf, -np.inf):
-        weights = np.array([[0.6, weight, 0.5, weight]])
-        assert majority_accuracy(answer, share, weights).tolist() == [1.0]
 
 
 def prefix_counts(answer: list[int]) -> list[int]:

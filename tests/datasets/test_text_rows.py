@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from adacompute.core.errors import DataError
 from adacompute.datasets import text_rows
-from adacompute.datasets.rows import QUESTION_SCHEMA, SAMPLE_SCHEMA, read_questions, read_samples
+from adacompute.datasets.rows import SAMPLE_SCHEMA, read_questions, read_samples
 
 ROW = {"question_id": "q", "sample": 0, "answer": "4", "correct": True}
 TEXTS = st.lists(st.one_of(st.none(), st.text(max_size=20)), min_size=1, max_size=8)
@@ -219,10 +219,3 @@ def test_what_is_not_utf8_is_refused(tmp_path: Path, name: str, content: bytes) 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert "there is no file" in refusal(tmp_path / "s.jsonl")
-
-
-def test_questions_keep_their_subject(tmp_path: Path) -> None:
-    row = {"question_id": "q", "question": "?", "gold": "4", "difficulty": "1", "subject": "Sums"}
-    table = read_questions(write_jsonl(tmp_path / "q.jsonl", row))
-    assert table.schema.equals(QUESTION_SCHEMA)
-    assert table.to_pylist() == [row]

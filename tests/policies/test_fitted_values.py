@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from adacompute.core.answers import UNPARSED, Answers, number_classes
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.states import StateMeasure, states, vote_keys
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.policies.sequential import fitted_values
@@ -17,6 +17,7 @@ from adacompute.policies.sequential.arm_samples import OrderedSamples
 from adacompute.policies.sequential.description import LEADER
 from adacompute.policies.sequential.fitted_values import Described, describe_orders, fit_values
 from adacompute.policies.sequential.induction import advantages
+from test_support.episodes import number_classes
 from test_support.states import measure_states
 
 PRICES = np.array([0.3, 0.1, 0.02, 0.001])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adacompute.core.answers import UNPARSED, Answers, number_classes
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import BundleError, DataError
 from adacompute.core.states import StateMeasure
 from adacompute.core.types import FloatArray, IntArray, Level
@@ -41,6 +41,7 @@ from adacompute.policies.sequential.vote_table import VoteTable
 from adacompute.policies.spec import PolicySpec
 from adacompute.sampling.session import ParsedAnswer, Request, Session
 from adacompute.storage.array_files import pack_arrays
+from test_support.episodes import number_classes
 from test_support.states import measure_states
 
 PRICES = (0.5, 0.1, 0.03, 0.01, 0.001)

@@ -45,7 +45,7 @@ def test_a_question_in_two_places_is_refused(run: Path) -> None:
     new = store.hashes(["samples.parquet"])["samples.parquet"]
     manifest.write_text(manifest.read_text().replace(old, new))
     with pytest.raises(DataError, match="several places"):
-        list(read_sample_blocks(store))
+        list(read_sample_blocks(store, ("question_id", "sample")))
 
 
 def test_subsamples_hold_all_samples_of_some_questions(run: Path) -> None:

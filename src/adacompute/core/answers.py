@@ -10,7 +10,6 @@ This module does not know the texts: graders turn texts into classes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,19 +38,6 @@ def number_by_appearance(values: IntArray | KeyArray) -> IntArray:
     number = np.empty(len(first), dtype=np.int64)
     number[np.argsort(first)] = np.arange(len(first))
     return number[inverse]
-
-
-def number_classes(answers: Iterable[Hashable | None]) -> list[int]:
-    """Return the answer class of each answer of one question; None is an unparsed answer.
-
-    >>> number_classes(["7", None, "8", "7"])
-    [0, -1, 1, 0]
-    """
-    classes: dict[Hashable, int] = {}
-    return [
-        UNPARSED if answer is None else classes.setdefault(answer, len(classes))
-        for answer in answers
-    ]
 
 
 def number_classes_by_question(question: IntArray, code: IntArray) -> IntArray:

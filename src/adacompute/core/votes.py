@@ -21,17 +21,15 @@ if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, FloatArray, IntArray
 
 
-def majority_accuracy(
-    answer: IntArray, class_accuracy: FloatArray, weight: FloatArray | None = None
-) -> FloatArray:
-    """Probability that the most frequent answer, or that of the largest weight, is correct, (M,).
+def majority_accuracy(answer: IntArray, class_accuracy: FloatArray) -> FloatArray:
+    """Probability that the most frequent answer is correct, (M,).
 
     >>> float(majority_accuracy(np.array([[0, 1]]), np.array([[1.0, 0.0]]))[0])
     0.5
     """
-    leads, same = _leaders(answer, weight)
-    per_class = np.where(leads, 1.0 / np.maximum(1, same.sum(axis=2)), 0.0)
-    return _ratio((per_class * class_accuracy).sum(axis=1), per_class.sum(axis=1))
+    # All leading classes have equally many votes: the mean over samples is that over classes.
+    leads = _leaders(answer)
+    return _ratio((leads * class_accuracy).sum(axis=1), leads.sum(axis=1))
 
 
 def running_accuracy(
@@ -43,8 +41,7 @@ def running_accuracy(
     """
     value = np.zeros(answer.shape)
     for n in range(1, answer.shape[1] + 1):
-        leads, _ = _leaders(answer[:, :n], logprob=None if logprob is None else logprob[:, :n])
-        # All leading classes have equally many votes: the mean over samples is that over classes.
+        leads = _leaders(answer[:, :n], None if logprob is None else logprob[:, :n])
         value[:, n - 1] = _ratio((leads * class_accuracy[:, :n]).sum(axis=1), leads.sum(axis=1))
     return value
 
@@ -58,25 +55,22 @@ def winner(answer: IntArray, *, logprob: FloatArray | None = None) -> IntArray:
     >>> winner(np.array([[0, 1]]), logprob=np.array([[-0.9, -0.2]])).tolist()
     [1]
     """
-    leads, _ = _leaders(answer, logprob=logprob)
+    leads = _leaders(answer, logprob)
     return np.where((answer != UNPARSED).any(axis=1), leads.argmax(axis=1), -1)
 
 
-def _leaders(
-    answer: IntArray, weight: FloatArray | None = None, *, logprob: FloatArray | None = None
-) -> tuple[BoolArray, BoolArray]:
-    """Return which samples belong to a leading class, (M, n), and which pairs agree, (M, n, n)."""
+def _leaders(answer: IntArray, logprob: FloatArray | None = None) -> BoolArray:
+    """Return which samples belong to a leading class, (M, n)."""
     parsed = answer != UNPARSED
     same = (answer[:, :, None] == answer[:, None, :]) & parsed[:, None, :]
-    votes = same if weight is None else np.where(same, weight[:, None, :], 0.0)
-    total = np.where(parsed, votes.sum(axis=2), -np.inf)
-    leads = (total == total.max(axis=1, keepdims=True)) & parsed
+    total = same.sum(axis=2)
+    leads: BoolArray = (total == total.max(axis=1, keepdims=True)) & parsed
     if logprob is not None:
         known = np.where(np.isnan(logprob), -np.inf, logprob)
         best = np.where(same, known[:, None, :], -np.inf).max(axis=2)
         best = np.where(leads, best, -np.inf)
         leads &= best == best.max(axis=1, keepdims=True)
-    return leads, same
+    return leads
 
 
 def _ratio(value: FloatArray, count: FloatArray | IntArray) -> FloatArray:

@@ -94,7 +94,6 @@ QUESTION_COLUMNS: Mapping[str, tuple[Any, str]] = {
     "question": (pa.string(), "its text"),
     "gold": (pa.string(), "reference answer"),
     "difficulty": (pa.string(), "the source's difficulty"),
-    "subject": (pa.string(), "its subject"),
 }
 """Columns of question files, one row per question."""
 

@@ -109,11 +109,7 @@ def _questions_of(samples: pa.Table) -> pa.Table:
     """Return the questions of samples, in the order in which they first appear."""
     first = {name: i for i, name in reversed(list(enumerate(samples["question_id"].to_pylist())))}
     rows = samples.take(pa.array(sorted(first.values())))
-    subject = pa.nulls(len(first), pa.string())
-    columns = [
-        rows[name] if name in rows.column_names else subject for name in QUESTION_SCHEMA.names
-    ]
-    return pa.table(columns, schema=QUESTION_SCHEMA)
+    return rows.select(QUESTION_SCHEMA.names).cast(QUESTION_SCHEMA)
 
 
 def choose_questions(table: pa.Table, max_questions: int | None = None, *, seed: int) -> pa.Table:

@@ -25,18 +25,6 @@ BLOCK_ROWS = 1 << 18
 """Samples that are read at once, about."""
 
 BUFFER_BYTES = 1 << 20
-COLUMNS = (
-    "question_id",
-    "question",
-    "group",
-    "difficulty",
-    "sample",
-    "answer",
-    "correct",
-    "arm",
-    "model",
-)
-"""Columns that encoding needs."""
 
 
 def count_samples(run: Run) -> int:
@@ -52,7 +40,7 @@ def count_samples(run: Run) -> int:
 
 def read_sample_blocks(
     run: Run,
-    columns: Sequence[str] = COLUMNS,
+    columns: Sequence[str],
     *,
     block_rows: int = BLOCK_ROWS,
     need_grades: bool = True,
@@ -105,7 +93,6 @@ def _read(run: Run, columns: Sequence[str], block_rows: int) -> Iterator[pa.Tabl
 def read_subsample(
     run: Run,
     max_questions: int,
-    columns: Sequence[str] | None = None,
     *,
     need_grades: bool = True,
 ) -> tuple[pa.Table, int]:
@@ -113,7 +100,7 @@ def read_subsample(
 
     Questions are chosen by the hash of their ids.
     """
-    names = list(columns or pq.read_schema(run.check_samples()).names)
+    names = pq.read_schema(run.check_samples()).names
     n_questions = sum(
         len(_first_ids(block["question_id"])) for block in read_sample_blocks(run, ("question_id",))
     )

@@ -196,11 +196,6 @@ class RankedAnswers:
             value += area * len(rows) / len(score)
         return value, influence
 
-    def compare_areas(self, name: str, other: str) -> Interval:
-        """Return how much larger the area of a score is than that of another one."""
-        (one, of_one), (two, of_two) = self.find_area(name), self.find_area(other)
-        return self._bound(one - two, of_one - of_two)
-
     def trace(self, name: str) -> list[Interval]:
         """Return the accuracy of the surest answers of each fold, for each of the shares."""
         score, correct = self.delivered.scores[name], self.delivered.correct
