@@ -56,21 +56,3 @@ def test_plots_that_cannot_be_drawn_are_refused(
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(ada.MissingExtra, match="report"):
         scores.plot()
-
-
-def test_every_object_has_one_card(
-    fitted: ada.Mixture, result: ada.Calibration, scores: ada.Scores
-) -> None:
-    for one in (fitted, result, scores, ada.Mixture()):
-        assert one._repr_html_().count("<div style") <= 3
-        assert one._repr_html_().count("<table>") == 1
-    assert "Saves" in result._repr_html_() or "No saving" in result._repr_html_()
-
-
-def test_a_fitted_policy_differs_from_an_unfitted_one(
-    fitted: ada.Mixture, result: ada.Calibration, hundred: ada.Samples
-) -> None:
-    assert result.policy == "mixture"
-    assert "not fitted" in ada.Mixture()._repr_html_()
-    assert "fitted, not calibrated" in ada.Mixture().fit(hundred)._repr_html_()
-    assert "calibrated for 1 to" in fitted._repr_html_()

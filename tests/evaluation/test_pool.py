@@ -51,11 +51,6 @@ def test_folds_have_equal_sizes(group: list[int], folds: int) -> None:
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_another_seed_gives_other_folds() -> None:
-    key = np.arange(50, dtype=np.uint64)
-    assert (assign_folds(key, 5, seed=0) != assign_folds(key, 5, seed=1)).any()
-
-
 def test_too_few_questions_for_folds_are_refused() -> None:
     copies = np.zeros(50, dtype=np.uint64)
     with pytest.raises(DataError, match=r"1 independent questions are too few .* at least 10"):
@@ -108,17 +103,6 @@ def test_equalise_refuses_a_pool_without_parsed_samples() -> None:
         pool_of_lists(rows).equalise(drop_unparsed=True)
     with pytest.raises(DataError, match="no sample"):
         pool_of_lists([]).equalise()
-
-
-def test_take_keeps_samples_and_costs() -> None:
-    pool = pool_of_lists([[0], [1, 2], [], [3, 4, 5]])
-    for rows in (np.array([1, 3]), np.array([False, True, False, True])):
-        taken = pool.take(rows)
-        assert taken.answers.answer.tolist() == [1, 2, 3, 4, 5]
-        assert taken.sample_cost.tolist() == [100, 101, 300, 301, 302]
-        assert taken.key.tolist() == [51, 53]
-    with pytest.raises(DataError, match="order"):
-        pool.take(np.array([3, 1]))
 
 
 def test_level_cost_is_the_mean_sample_cost_times_its_samples() -> None:

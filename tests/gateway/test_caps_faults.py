@@ -14,7 +14,6 @@ from test_support.redis_server import find_redis
 
 ROOT = Path(__file__).parents[2]
 needs_redis = pytest.mark.skipif(find_redis() is None, reason="redis-server is not installed")
-N_CLIENTS, N_BEFORE = 64, 200
 
 
 @pytest.mark.slow

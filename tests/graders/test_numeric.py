@@ -90,26 +90,9 @@ def test_extract(text: str, answer: str | None) -> None:
     assert GRADER.extract(text) == answer
 
 
-@pytest.mark.parametrize("digits", [401, 4_301, 10_000, 1_000_000])
-def test_very_long_numbers_are_unparsed(digits: int) -> None:
-    assert GRADER.extract("9" * digits) is None
-    assert GRADER.extract(f"0.{'9' * digits}") is None
-    assert GRADER.extract(f"1/{'9' * digits}") is None
-    assert GRADER.extract(f"1e{'9' * digits}") is None
-    assert GRADER.extract(f"The answer is {'9' * digits}, about 10.") is None
-
-
 def test_numbers_of_400_characters_are_parsed() -> None:
     assert GRADER.extract("9" * 400) == "9" * 400
     assert GRADER.extract("1e-398") == f"0.{'0' * 397}1"
-
-
-@given(st.fractions(max_denominator=10**6))
-def test_each_number_has_one_canonical_form(value: Fraction) -> None:
-    spelled = GRADER.extract(f"{value.numerator}/{value.denominator}")
-    assert spelled is not None
-    assert Fraction(spelled) == value
-    assert GRADER.extract(str(value)) == spelled
 
 
 @given(
@@ -122,12 +105,6 @@ def test_decimals_are_exact(value: object) -> None:
     assert spelled is not None
     assert Fraction(spelled) == Fraction(str(value))
     assert GRADER.extract(f"It is {value:,}") == spelled
-
-
-@given(st.integers(-(10**12), 10**12), st.integers(0, 10**6))
-def test_the_announced_number_is_extracted(value: int, other: int) -> None:
-    for text in (f"{other}. The answer is {value}. {other}", f"{other}\n#### {value}\n({other})"):
-        assert GRADER.extract(text) == str(value)
 
 
 def test_gold_answers_of_gsm8k_are_parsed(data: Path) -> None:

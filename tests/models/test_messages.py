@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pickle
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -34,11 +33,6 @@ def capabilities() -> st.SearchStrategy[Capabilities]:
 def make_sample(**fields: Any) -> Sample:
     plain = Sample("42", -0.5, 3, "stop", prompt_tokens=9, latency_s=0.1)
     return dataclasses.replace(plain, **fields)
-
-
-def test_a_prompt_is_messages_or_text_and_says_where_it_goes() -> None:
-    assert Prompt(messages=HELLO).path == "chat/completions"
-    assert Prompt(text="").path == "completions"
 
 
 @pytest.mark.parametrize("wrong", [{}, {"messages": HELLO, "text": "hello"}, {"messages": ()}])
@@ -86,18 +80,6 @@ def test_canonical_settings_are_equal_exactly_when_settings_are(
     assert json.loads(left.canonical())["temperature"] == left.temperature
 
 
-def test_canonical_settings_do_not_depend_on_the_order_of_extra_fields() -> None:
-    one = Settings(extra={"a": 1, "b": {"c": 2, "d": 3}})
-    other = Settings(extra={"b": {"d": 3, "c": 2}, "a": 1})
-    assert one.canonical() == other.canonical()
-
-
-@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
-def test_settings_that_are_no_json_have_no_key(value: object) -> None:
-    with pytest.raises(ConfigError, match="plain JSON"):
-        Settings(extra={"value": value}).canonical()
-
-
 @pytest.mark.parametrize(
     ("text", "finish_reason", "expected"),
     [("", "length", True), (" \n", "length", True), ("4", "length", False), ("", "stop", False)],
@@ -106,19 +88,6 @@ def test_a_sample_without_text_at_the_limit_ran_out_of_tokens(
     text: str, finish_reason: str, *, expected: bool
 ) -> None:
     assert make_sample(text=text, finish_reason=finish_reason).ran_out_of_tokens is expected
-
-
-def test_samples_survive_pickling() -> None:
-    assert pickle.loads(pickle.dumps(make_sample())) == make_sample()  # noqa: S301 - our own bytes
-
-
-@given(capabilities())
-def test_capabilities_survive_json(found: Capabilities) -> None:
-    assert Capabilities.from_json(json.loads(json.dumps(found.to_json()))) == found
-
-
-def test_fields_that_were_never_asked_stay_unknown() -> None:
-    assert Capabilities.from_json({"n": "native"}) == Capabilities(n="native")
 
 
 @pytest.mark.parametrize(
@@ -137,11 +106,6 @@ def test_fields_that_were_never_asked_stay_unknown() -> None:
 def test_other_documents_are_no_capabilities(wrong: object) -> None:
     with pytest.raises(DataError):
         Capabilities.from_json(wrong)
-
-
-def test_an_unknown_server_is_asked_for_one_draw_a_call() -> None:
-    assert Capabilities().choices(8, temperature=0.7, seeded=False) == 1
-    assert Capabilities().max_tokens_field == "max_tokens"
 
 
 @given(

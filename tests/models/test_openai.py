@@ -3,9 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import math
 import pickle
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,7 +13,6 @@ import pytest
 
 from adacompute.core.errors import (
     ConfigError,
-    MissingExtra,
     ModelError,
     ModelTimeout,
     RateLimited,
@@ -33,7 +30,6 @@ from test_support.upstreams import draw_samples, open_upstream
 T = TypeVar("T")
 
 CHAT = Prompt(messages=({"role": "user", "content": "6 x 7?"},))
-TEXT = Prompt(text="6 x 7 =")
 PLAIN = Settings(max_tokens=64)
 QUICK = RetryPolicy(max_attempts=4, initial_wait_s=0.01, max_wait_s=2.0)
 NATIVE = Capabilities(n="native", seed="reproducible", seed_with_n="distinct", usage="all")
@@ -163,25 +159,6 @@ def test_calls_share_a_budget_of_retries() -> None:
     assert stats["calls"] == 20 + events.count("retry")
     assert events.count("failed") == 20
     assert events.count("retry_refused") >= 15
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])
-def test_a_share_of_retries_is_from_0_to_1(share: float) -> None:
-    with pytest.raises(ConfigError, match="share of retries"):
-        RetryBudget(share)
-
-
-@pytest.mark.parametrize("status", ["408 Late", "409 Conflict", "504 Late", "529 Overloaded"])
-def test_rarer_statuses_that_may_pass_are_tried_again(status: str) -> None:
-    async def main() -> tuple[list[Sample], int]:
-        async with (
-            canned(reply(status, "busy"), GOOD) as (url, asked),
-            open_upstream(url, "m", retries=QUICK) as upstream,
-        ):
-            return await draw_samples(upstream, CHAT, PLAIN), len(asked)
-
-    draws, calls = asyncio.run(main())
-    assert ([draw.text for draw in draws], calls) == (["42"], 2)
 
 
 def test_a_server_that_says_nothing_is_asked_again_after_the_time_for_a_first_byte() -> None:
@@ -427,33 +404,6 @@ def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key: str) 
 # Use
 
 
-def test_an_upstream_that_is_not_open_says_so() -> None:
-    async def main() -> None:
-        upstream = open_upstream("http://127.0.0.1:1/v1", "m")
-        with pytest.raises(ConfigError, match="async with"):
-            await draw_samples(upstream, CHAT, PLAIN)
-        with pytest.raises(ConfigError, match="async with"):
-            async with upstream.stream("completions", {}):
-                pass
-
-    asyncio.run(main())
-
-
-def test_without_its_libraries_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_upstream("http://127.0.0.1:1/v1", "m"):
-            pass
-
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(MissingExtra, match=r"adacompute\[serve\]"):
-        asyncio.run(main())
-
-
-def test_connections_are_counted_from_one() -> None:
-    with pytest.raises(ConfigError, match="connections"):
-        open_upstream("http://127.0.0.1:1/v1", "m", max_connections=0)
-
-
 def test_cancelling_a_call_closes_its_connection() -> None:
     async def cancel(upstream: Upstream, fake: FakeUpstream) -> None:
         task = asyncio.create_task(draw_samples(upstream, CHAT, PLAIN))
@@ -465,16 +415,6 @@ def test_cancelling_a_call_closes_its_connection() -> None:
 
     _, stats = ask(FakeSettings(latency_s=60), cancel)
     assert (stats["cancelled"], stats["open"], stats["answered"]) == (1, 0, 0)
-
-
-def test_completions_are_drawn_in_the_old_format() -> None:
-    async def use(upstream: Upstream, fake: FakeUpstream) -> list[Sample]:
-        del fake
-        return await draw_samples(upstream, TEXT, PLAIN, count=3, seed=7)
-
-    draws, _ = ask(FakeSettings(), use, capabilities=NATIVE)
-    assert len({draw.text for draw in draws}) == 3
-    assert all(draw.mean_logprob is not None and draw.samples_per_call == 3 for draw in draws)
 
 
 # Tokens, as they come over the wire
@@ -566,23 +506,6 @@ def test_capabilities_change_the_calls_but_not_the_samples() -> None:
     assert len(set(texts[0])) == 8
 
 
-def test_too_few_choices_are_returned() -> None:
-    samples, stats = ask(FakeSettings(fault_script=("few",)), sample(8), capabilities=NATIVE)
-    assert (len(samples), stats["choices"], stats["calls"]) == (8, 8, 2)
-    assert len({sample.text for sample in samples}) == 8
-
-
-def test_surplus_choices_are_returned() -> None:
-    two = '{"choices": [{"message": {"content": "a"}}, {"message": {"content": "b"}}]}'
-
-    async def main() -> int:
-        good = reply("200 OK", two, "Content-Type: application/json")
-        async with canned(good) as (url, _), open_upstream(url, "m") as upstream:
-            return len(await draw_samples(upstream, CHAT, PLAIN))
-
-    assert asyncio.run(main()) == 2
-
-
 def test_one_seed_is_not_used_for_several_choices_if_they_are_copies() -> None:
     known = dataclasses.replace(NATIVE, seed_with_n="identical")
     fake = FakeSettings(seed_support="identical")
@@ -603,18 +526,6 @@ def test_a_rejection_is_not_retried() -> None:
 
 
 # Load
-
-
-def test_five_hundred_calls_at_once_differ_and_are_all_counted() -> None:
-    async def use(upstream: Upstream, fake: FakeUpstream) -> list[list[Sample]]:
-        del fake
-        calls = (draw_samples(upstream, CHAT, PLAIN, seed=seed) for seed in range(500))
-        return await asyncio.gather(*calls)
-
-    answers, stats = ask(FakeSettings(latency_s=0.3, completion_tokens=12), use)
-    assert (len(answers), stats["calls"], stats["choices"]) == (500, 500, 500)
-    assert stats["peak"] > 100
-    assert len({draw.text for (draw,) in answers}) > 400
 
 
 def test_faults_under_load_lose_no_draw_and_pay_for_none_twice() -> None:

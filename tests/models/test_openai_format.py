@@ -19,7 +19,6 @@ from adacompute.models.formats.failures import (
     parse_reply,
 )
 from adacompute.models.formats.openai_format import (
-    MAX_MESSAGE_CHARS,
     Choice,
     MalformedReply,
     check_url,
@@ -30,7 +29,6 @@ from adacompute.models.formats.openai_format import (
     parse_retry_after,
     parse_samples,
     request_body,
-    shorten,
     split_by_weight,
 )
 from adacompute.models.formats.stream_events import EventReader, parse_delta, parse_event
@@ -83,16 +81,6 @@ def counts(document: Any, usage_counts: str = "unknown") -> tuple[list[int | Non
 # Requests
 
 
-def test_a_chat_request_holds_what_was_set_and_no_more() -> None:
-    settings = Settings(temperature=0.5, max_tokens=7, logprobs=False)
-    assert request_body("m", CHAT, settings, Capabilities()) == {
-        "model": "m",
-        "messages": [{"role": "user", "content": "2 + 2?"}],
-        "temperature": 0.5,
-        "max_tokens": 7,
-    }
-
-
 def test_a_completion_request_takes_the_old_form_of_logprobs() -> None:
     settings = Settings(max_tokens=None, stop=("\n",), top_p=0.9)
     assert request_body("m", TEXT, settings, Capabilities(), count=3, seed=5) == {
@@ -105,17 +93,6 @@ def test_a_completion_request_takes_the_old_form_of_logprobs() -> None:
         "seed": 5,
         "n": 3,
     }
-
-
-def test_logprobs_of_chats_ask_for_one_alternative() -> None:
-    body = request_body("m", CHAT, Settings(), Capabilities())
-    assert (body["logprobs"], body["top_logprobs"]) == (True, 5)
-
-
-@pytest.mark.parametrize("found", ["rejected", "missing"])
-def test_logprobs_that_are_not_given_are_not_asked_for(found: Any) -> None:
-    body = request_body("m", CHAT, Settings(), Capabilities(logprobs=found))
-    assert not {"logprobs", "top_logprobs"} & set(body)
 
 
 def test_a_seed_that_is_refused_is_not_sent() -> None:
@@ -164,10 +141,6 @@ def test_a_base_url_that_cannot_work_is_refused(wrong: str) -> None:
         check_url(wrong)
 
 
-def test_a_base_url_loses_its_last_slash() -> None:
-    assert check_url("http://host:8000/v1/") == "http://host:8000/v1"
-
-
 # Draws
 
 
@@ -202,16 +175,6 @@ def test_a_completion_reply_is_read_in_the_old_form() -> None:
         3,
         None,
     )
-
-
-def test_choices_come_in_the_order_of_their_indices() -> None:
-    reply = chat_reply(choice("b", index=1), choice("a", index=0))
-    assert [draw.text for draw in parse_samples(reply)] == ["a", "b"]
-
-
-def test_parts_of_a_text_are_joined() -> None:
-    parts = [{"type": "text", "text": "fo"}, {"type": "text", "text": "ur"}, {"type": "image"}]
-    assert parse_samples(chat_reply({"message": {"content": parts}}))[0].text == "four"
 
 
 def test_an_empty_message_is_a_draw_and_a_choice_without_one_is_not() -> None:
@@ -274,11 +237,6 @@ def test_a_bill_of_zeros_is_no_bill() -> None:
     reply = chat_reply(choice("a" * 9), completion_tokens=0, prompt_tokens=0)
     assert counts(reply) == ([3], True)
     assert parse_samples(reply)[0].prompt_tokens is None
-
-
-def test_reasoning_that_is_shown_counts_in_the_estimate() -> None:
-    reply = chat_reply({"message": {"content": "four", "reasoning_content": "x" * 96}})
-    assert counts(reply) == ([25], True)
 
 
 def test_reasoning_is_part_of_completion_and_never_added() -> None:
@@ -400,13 +358,6 @@ def test_a_line_that_is_too_long_is_skipped_and_counted() -> None:
     assert reader.bytes_skipped == len(b"data: 23456") + len(b"78901")
 
 
-def test_parts_of_an_answer_are_read() -> None:
-    chat = {"choices": [{"delta": {"content": "a"}, "finish_reason": None}]}
-    assert parse_delta(chat) == ("a", None)
-    assert parse_delta({"choices": [{"text": "b", "finish_reason": "stop"}]}) == ("b", "stop")
-    assert parse_delta({"choices": []}) == ("", None)
-
-
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -421,12 +372,6 @@ def test_parts_of_an_answer_are_read() -> None:
 )
 def test_the_message_of_an_error_is_found(body: bytes, said: str) -> None:
     assert parse_error_message(body) == said
-
-
-def test_long_messages_are_cut_to_one_line() -> None:
-    line = shorten("word\n" * 1000)
-    assert len(line) == MAX_MESSAGE_CHARS
-    assert line.startswith("word word")
 
 
 # Which replies may pass
@@ -455,14 +400,6 @@ def test_a_redirection_names_where_to_go_and_is_not_followed() -> None:
 def test_a_server_that_cannot_do_it_is_broken() -> None:
     with pytest.raises(PermanentFailure, match="501"):
         parse_reply(501, {}, b"not implemented")
-
-
-def test_good_replies_need_json_and_may_leave_out_their_type() -> None:
-    assert parse_reply(200, {}, b'{"a": 1}') == {"a": 1}
-    assert parse_reply(201, {"Content-Type": "application/json; charset=utf-8"}, b"[]") == []
-    for headers, body in (({"Content-Type": "text/html"}, b"{}"), ({}, b'{"a"')):
-        with pytest.raises(TransientFailure, match="cannot be parsed"):
-            parse_reply(200, headers, body)
 
 
 def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from adacompute.core.errors import ConfigError
 from adacompute.models.templates import Template
@@ -25,11 +23,6 @@ def test_a_completion_template_makes_one_text() -> None:
         "Q: {question}\nA:", system="Sums.", few_shot=(("1 + 1?", "2"),), chat=False
     )
     assert template.render("2 + 2?").text == "Sums.\n\nQ: 1 + 1?\nA: 2\n\nQ: 2 + 2?\nA:"
-
-
-@given(st.text())
-def test_braces_in_a_question_mean_nothing(question: str) -> None:
-    assert Template("<{question}>").fill(question) == f"<{question}>"
 
 
 @pytest.mark.parametrize("form", ["no field", "{question}{question}", ""])

@@ -24,7 +24,6 @@ from adacompute.evaluation.scoring.saving_text import describe_advice, describe_
 from adacompute.options.shared import TodayOptions
 from adacompute.report.page import render
 from adacompute.report.wording import clean_text
-from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
 
@@ -276,65 +275,12 @@ def test_the_cost_at_the_accuracy_of_today_is_a_figure_and_a_table(
     test_hostile_texts_stay_text(saving_page)
 
 
-def test_an_evaluation_that_knows_today_gives_the_other_rows(place: Path) -> None:
-    run = place / "run"
-    options: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2, 4, 5)}
-    options["policies"] = ("fixed", "longest-first", "oracle")
-    for today, others in ((TodayOptions("5"), ["fixed", "longest-first"]), (None, ["retry"])):
-        evaluate_run(run, today=today, **options)
-        report_run(run, out=place / "rows.html", today=TodayOptions("5"), **FAST)
-        document = json.loads((run / "report.json").read_text())
-        names = [row["policy"] for row in document["savings"]]
-        assert names == ["early-stopping", "mixture", *others]
-    for left in ("evaluation.json", "evaluate.manifest.json"):
-        (run / left).unlink()
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-@pytest.mark.parametrize("theme", [0, 1, 2], ids=["light", "dark", "print"])
-def test_text_has_contrast(page: str, theme: int) -> None:
-    block = re.findall(r":root \{(.*?)\}", page, re.DOTALL)[theme]
-    colours = dict(re.findall(r"--(\w+): (#\w{6})", block))
-    for name in ("ink", "soft", "accent"):
-        for ground in ("paper", "wash"):
-            pair = sorted((luminance(colours[name]), luminance(colours[ground])))
-            assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, (name, ground)
-    for name in [name for name in colours if re.fullmatch(r"c\d|quiet", name)]:
-        pair = sorted((luminance(colours[name]), luminance(colours["paper"])))
-        lowest = 3.0 if name == "quiet" else 4.5  # question types are written in their colours
-        assert (pair[1] + 0.05) / (pair[0] + 0.05) >= lowest, name
-
-
 def test_the_same_run_gives_the_same_bytes(place: Path, page: str) -> None:
     report_run(place / "run", out=place / "again.html", **FAST)
     assert (place / "again.html").read_text(encoding="utf-8") == page
     (place / "run" / "report.manifest.json").unlink()
     report_run(place / "run", out=place / "anew.html", **FAST)
     assert (place / "anew.html").read_text(encoding="utf-8") == page
-
-
-def test_page_is_small_and_names_its_units(page: str) -> None:
-    assert len(page.encode()) < 1_000_000
-    text = "".join(read(page).words)
-    for words in ("64 held-out questions", "tokens", "currency units", "could not be parsed"):
-        assert words in text
-
-
-def test_a_stored_evaluation_is_shown(place: Path, page: str) -> None:
-    assert "longest-first" not in page
-    run = place / "run"
-    evaluate_run(run, budgets=(1.5, 2.0), levels=(1, 2, 4), policies=("longest-first", "oracle"))
-    report_run(run, out=place / "stored.html", **FAST)
-    shown = (place / "stored.html").read_text(encoding="utf-8")
-    assert "longest-first" in shown
-    assert "evaluation that is stored in the run" in shown
-    for left in ("evaluation.json", "evaluate.manifest.json"):
-        (run / left).unlink()
 
 
 @pytest.fixture
@@ -389,28 +335,10 @@ def test_unparsed_samples_lead_to_the_grader(
     assert "collect and grade" not in page
 
 
-def test_tiny_costs_stay_distinct(report_on: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    result = report_on(60, "easy fair hopeless", name="cheap", unit="money")
-    assert result["budget"] == pytest.approx(2e-7)
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    text = "".join(read(page).words)
-    assert not re.search(r"0\.00 currency|one money|&lt; 0|\[0\.00,|\[0, 0\]", page)
-    assert "correct answers per currency unit" in text
-    costs = re.findall(r'<th scope="row">([\d.]+)</th><td class="extra">', page)
-    assert len(set(costs)) == len(costs) > 5
-
-
 def test_too_few_questions_are_not_judged(report_on: Callable[..., dict[str, Any]]) -> None:
     result = report_on(12, "easy fair hopeless")
     assert result["verdict"] == "not judged"
     assert "12 independent questions are too few" in result["sentence"]
-
-
-def test_a_bill_in_another_unit(report_on: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    result = report_on(60, "easy fair hopeless", unit="money")
-    assert result["budget"] == pytest.approx(0.002)
-    assert "currency units per question" in result["sentence"]
-    assert "--unit money" in re.sub("</?span>", "", (tmp_path / "page.html").read_text())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,10 +39,6 @@ def scaled(factor: float) -> Cost:
     return lambda budget: factor * budget
 
 
-def test_the_first_price_is_that_of_the_frontier() -> None:
-    assert PACER.price(PACER.start(TARGET)) == CURVE.price_for(2.0) == 0.1
-
-
 @given(st.floats(0.5, 10), st.floats(0.5, 10))
 def test_prices_of_the_curve_fall_with_the_budget_and_stay_on_it(a: float, b: float) -> None:
     low, high = sorted((a, b))
@@ -71,12 +66,6 @@ def test_the_curve_agrees_with_interpolation_of_the_log_price() -> None:
 def test_other_curves_are_refused(budgets: tuple[float, ...], prices: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError):
         PriceCurve(budgets, prices)
-
-
-def test_points_of_two_calibrations_make_one_curve() -> None:
-    curve = PriceCurve.of([(4.0, 0.02), (1.0, 0.5), (2.0, 0.2), (2.0, 0.1)])
-    assert curve == PriceCurve((1.0, 2.0, 4.0), (0.5, 0.1, 0.02))
-    assert PriceCurve.of([(1.0, 0.1), (2.0, 0.3), (3.0, 0.05)]).prices == (0.1, 0.1, 0.05)
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.7, 1.0, 1.4, 1.9])
@@ -129,24 +118,6 @@ def test_a_new_budget_keeps_the_correction_and_the_debt() -> None:
     assert abs(debts[-1]) < 0.1
 
 
-def test_idle_hours_change_nothing() -> None:
-    state, _, _ = run(PACER, PACER.start(TARGET), [scaled(1.5)] * 100)
-    same = Counters(state.settled + 7, state.settled, state.spent)
-    assert same.in_flight == 7
-    for _ in range(1000):
-        assert PACER.advance(state, same, TARGET) == state
-
-
-def test_older_counters_of_another_replica_change_nothing() -> None:
-    state, _, _ = run(PACER, PACER.start(TARGET), [scaled(1.5)] * 100)
-    assert PACER.advance(state, Counters(90, 90, 1.0), 3.0) == state
-
-
-def test_the_state_is_numbers_that_survive_json() -> None:
-    state, _, _ = run(PACER, PACER.start(TARGET), [scaled(1.3)] * 77)
-    assert PacingState.from_json(json.loads(json.dumps(state.to_json()))) == state
-
-
 def test_a_new_account_starts_at_the_counters_and_keeps_the_correction() -> None:
     old, _, _ = run(PACER, PACER.start(TARGET), [scaled(1.3)] * 500)
     counters = Counters(old.settled, old.settled, old.spent)
@@ -166,11 +137,6 @@ def test_replicas_that_read_the_counters_at_other_times_agree() -> None:
             state = PACER.advance(state, Counters(m, m, float(total[m - 1])), TARGET)
         budgets.append(PACER.budget(state))
     assert budgets[1:] == pytest.approx([budgets[0]] * 2, rel=0.01)
-
-
-def test_the_gain_is_reduced_for_a_long_delay() -> None:
-    assert PACER.gain == Gains().correction
-    assert replace(PACER, max_in_flight=99).gain == pytest.approx(0.008)
 
 
 @pytest.mark.parametrize("in_flight", [8, 64, 256])

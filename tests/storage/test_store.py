@@ -145,12 +145,6 @@ def test_an_artifact_that_was_never_a_table_is_rejected_in_one_sentence(run: Run
         run.samples()
 
 
-def test_has_artifact_compares_bytes(run: Run) -> None:
-    assert run.has_artifact(SAMPLES, tidy(FEW))
-    assert not run.has_artifact(SAMPLES, tidy(FEW[:2]))
-    assert not run.has_artifact("other.parquet", tidy(FEW))
-
-
 def test_equal_tables_are_written_as_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         finish(Run(tmp_path / name), "import", SAMPLES, tidy(FEW))
@@ -251,14 +245,6 @@ ARMS = [
 ]
 
 
-def test_samples_are_sorted_by_arm_within_a_question() -> None:
-    found = encode_samples(tidy(ARMS))
-    assert found.arms == ("big", "small", "default")
-    assert found.arm.tolist() == [0, 0, 1, 1, 1, 2]
-    assert found.order.tolist() == [3, 0, 1, 4, 5, 2]
-    assert found.answers.answer.tolist() == [0, 0, 1, 0, UNPARSED, 0]
-
-
 def test_copies_of_a_text_share_a_group_and_questions_without_text_share_none() -> None:
     rows = [
         sample("a", 0, "7", question="What?"),
@@ -309,30 +295,6 @@ def test_the_text_of_a_question_is_that_of_its_first_sample() -> None:
     ]
     found = encode_samples(tidy(rows))
     assert (found.text, found.difficulty) == (["first"], ["easy"])
-
-
-def test_columns_follow_the_order_of_the_answers() -> None:
-    rows = [
-        sample("a", 1, "8", completion_tokens=5),
-        sample("b", 0, "8"),
-        sample("a", 0, "7", completion_tokens=4),
-    ]
-    found = encode_samples(tidy(rows))
-    np.testing.assert_array_equal(found.column("completion_tokens"), [4.0, 5.0, np.nan])
-    assert found.first_samples().tolist() == [0, 2]
-
-
-def test_tables_of_several_chunks_are_numbered_as_one() -> None:
-    rows = [sample(q, n, str(n % 3)) for n in range(4) for q in "abc"]
-    parts = [tidy(rows[:5]), tidy(rows[5:6]), tidy(rows[6:])]
-    whole, cut = encode_samples(tidy(rows)), encode_samples(pa.concat_tables(parts))
-    assert as_lists(cut) == as_lists(whole)
-    assert cut.id == whole.id
-
-
-def test_hashes_are_stable() -> None:
-    assert hash_strings(["q1", ""]).tolist() == [7530267129497158631, 13020603013274838756]
-    assert hash_strings([]).tolist() == []
 
 
 @given(st.lists(st.text(st.characters(), max_size=4), unique=True, max_size=6))
