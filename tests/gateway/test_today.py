@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
@@ -13,10 +15,12 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 from adacompute.cli.spending import _print_live_saving
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import make_levels
+from adacompute.options.shared import TodayOptions
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
+from adacompute.stages.fit import fit_run
 from adacompute.stages.spend import sum_spend
 from adacompute.storage.decisions import read_decisions
 from test_support import gateways
@@ -94,6 +98,31 @@ def test_what_the_others_save_is_measured(
     printed = capsys.readouterr().out
     assert "50 %" in printed
     assert "requests as today" in printed
+
+
+def test_fit_reads_the_requests_that_were_answered_as_today(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = {"bundle": str(save(tmp_path / "p", TODAY)), "budget": 2.0, "today_share": 1.0}
+    options = {"state_directory": str(tmp_path), "decision_log": "answers"}
+    rng, questions = np.random.default_rng(0), [f"{n} + 2?" for n in range(150)]
+    with gateways.serve_scripted_gateway(model, **options) as (upstream, port):
+        for number, text in enumerate(questions):
+            wrong = rng.random(4) < 0.1 * (number % 3)
+            upstream.answer(*(reply(number + 3 if one else number + 2) for one in wrong))
+            body = {"model": "virtual", "messages": [{"role": "user", "content": text}]}
+            data = json.dumps(body).encode()
+            gateways.send(port, "POST", "/v1/chat/completions", headers=JSON, body=data)
+        gold = tmp_path / "gold.csv"
+        lines = (f"q{n},{text},{n + 2}" for n, text in enumerate(questions))
+        gold.write_text("\n".join(["question_id,question,gold", *lines]) + "\n")
+        log, today = str(tmp_path / "decisions"), TodayOptions("4")
+        graded = {"grader": "numeric", "gold": str(gold), "policy": "mixture"}
+        with caplog.at_level(logging.INFO, "adacompute.datasets.layout"):
+            found = fit_run(log, out=tmp_path / "graded", today=today, **graded)
+    assert "the 150 of 150 requests that were answered as today" in caplog.text
+    assert found["today"]["samples"] == 4
+    assert fit_run(log, out=tmp_path / "ungraded", today=today)["today"]["samples"] == 4
 
 
 def test_without_requests_as_today_nothing_is_compared(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from adacompute.datasets.logs.inspect_logs import find_inspect_logs, read_inspec
 from adacompute.datasets.logs.lm_eval_logs import find_lm_eval_logs, read_lm_eval_logs
 from adacompute.datasets.records import format_of, is_json_list
 from adacompute.datasets.rows import QUESTION_SCHEMA, TEXT_READERS, read_questions, read_samples
-from adacompute.datasets.ungraded import find_log_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,12 +50,6 @@ def read_source(source: str | Path, *, grade: GradeFunction | None = None) -> pa
         return read_lm_eval_logs(path, grade=grade)
     if is_tidy_file(path):
         return read_samples(path)
-    if path.is_dir() and find_log_files(path):
-        raise DataError(
-            f"{path} is the log of a gateway, whose samples have no grades: pass a file of gold "
-            "answers (gold= or --gold) and a grader (grader= or --grader), or run 'adacompute fit "
-            "SOURCE --today N', which needs no grades"
-        )
     raise DataError(f"{path} holds no samples in a supported format: {SAMPLE_FORMATS}")
 
 

@@ -1,4 +1,4 @@
-"""Ungraded: samples without grades, such as a gateway's log, graded with gold answers.
+"""Ungraded: samples without grades, such as those of a gateway's log, graded with gold answers.
 
 The gold answers come from a question set, which is matched by question id, by text, or by the id
 that a log without texts gives a text; or from the samples themselves. Questions without a gold
@@ -9,7 +9,6 @@ gold answers: then equal answers are written alike, and grades that are not ther
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -17,22 +16,17 @@ import pyarrow as pa
 from adacompute.core.errors import DataError
 from adacompute.core.types import text_id
 from adacompute.datasets.columns import add_signals
-from adacompute.datasets.records import Problems
 from adacompute.datasets.rows import (
     SAMPLE_SCHEMA,
     UNGRADED,
     RecordedRows,
     check_samples,
-    read_rows,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from adacompute.datasets.logs.log_rows import GradeFunction, Row
-
-LOG_FILES = "samples-*.parquet"
-"""Files with samples in the log of a gateway."""
 
 
 class GradedSamples(NamedTuple):
@@ -43,43 +37,6 @@ class GradedSamples(NamedTuple):
 
     samples: pa.Table
     excluded: dict[str, int] | None = None
-
-
-def find_log_files(path: Path) -> list[Path]:
-    """Return the path itself or, for the directory of a gateway's log, its sample files by age."""
-    return sorted(path.glob(LOG_FILES)) if path.is_dir() else [path]
-
-
-def read_recorded(
-    source: Path | pa.Table, columns: Mapping[str, str] | None = None
-) -> RecordedRows:
-    """Read samples that may have grades from a file, a table, or the log of a gateway.
-
-    The samples of each question are numbered across the files of a log. A decision that a later
-    file repeats, with more samples, replaces the earlier one.
-    """
-    if isinstance(source, pa.Table) or not source.is_dir():
-        return read_rows(source, UNGRADED, columns)
-    files = find_log_files(source)
-    if not files:
-        raise DataError(
-            f"{source} holds no {LOG_FILES}: a gateway writes them when a log file is full and "
-            "when it stops"
-        )
-    decisions: dict[str, list[Row]] = {}
-    for file in files:
-        rows = read_rows(file, UNGRADED, columns)
-        rows.problems.check()
-        found: dict[str, list[Row]] = {}
-        for row in rows.table.to_pylist():
-            found.setdefault(row["decision_id"] or file.name, []).append(row)
-        decisions |= found
-    questions: dict[str, list[Row]] = {}
-    for row in (row for own in decisions.values() for row in own):
-        samples = questions.setdefault(row["question_id"], [])
-        samples.append({**row, "sample": len(samples)})
-    samples = [row for own in questions.values() for row in own]
-    return rows._replace(table=_make_table(samples, UNGRADED, source), problems=Problems(source))
 
 
 def find_answers(

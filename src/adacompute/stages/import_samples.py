@@ -18,7 +18,16 @@ import pyarrow as pa
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.example import find_grader
-from adacompute.datasets.rows import SAMPLE_SCHEMA, RecordedRows, check_samples, finish_samples
+from adacompute.datasets.layout import report
+from adacompute.datasets.records import Problems
+from adacompute.datasets.rows import (
+    SAMPLE_SCHEMA,
+    UNGRADED,
+    RecordedRows,
+    check_samples,
+    finish_samples,
+    read_rows,
+)
 from adacompute.datasets.sources import (
     is_tidy_file,
     read_question_source,
@@ -28,13 +37,11 @@ from adacompute.datasets.sources import (
 from adacompute.datasets.ungraded import (
     GradedSamples,
     find_answers,
-    find_log_files,
     grade_rows,
-    read_recorded,
 )
 from adacompute.graders.grader import Grader, canonicalise, grade, load_grader
 from adacompute.options.definition import takes
-from adacompute.storage.decisions import check_format
+from adacompute.storage.decisions import check_format, find_files, has_decisions, read_today
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import SAMPLES, Run, encode_samples, name_arms
 
@@ -43,6 +50,9 @@ if TYPE_CHECKING:
 
     from adacompute.storage.store import SampleSet
 
+
+MIN_TODAY = 100
+"""Requests answered as today that a decision log must hold to be read."""
 
 GRADES_IN_NAME = "correct"
 """A column with this in its name probably holds grades."""
@@ -118,8 +128,9 @@ def _resolve_sources(
 
 
 def _hash_source(source: Path) -> str:
-    """Return the hash of a source; of a gateway's log, only of its files with samples."""
-    return "+".join(map(hash_path, find_log_files(source) or [source]))
+    """Return the hash of a source; of a gateway's log, of its files."""
+    files = find_files(source) if has_decisions(source) else [source]
+    return "+".join(map(hash_path, files))
 
 
 def _check_run(store: Run, table: pa.Table) -> None:
@@ -279,11 +290,13 @@ def read_graded(
     """
     grading = None if grader is None else partial(grade, grader)
     if isinstance(source, Path):
-        is_log = source.is_dir() and bool(gold or find_log_files(source))
+        is_log = source.is_dir() and has_decisions(source)
         if not is_log and not is_tidy_file(source):
             return GradedSamples(read_source(source, grade=grading))
         check_format(source)
-    rows = read_recorded(source, columns)
+        rows = _read_log(source, columns) if is_log else read_rows(source, UNGRADED, columns)
+    else:
+        rows = read_rows(source, UNGRADED, columns)
     has_grades, has_gold = (
         rows.table[name].null_count < len(rows.table) for name in ("correct", "gold")
     )
@@ -300,6 +313,20 @@ def read_graded(
     if not has_grades or rows.table["answer"].null_count == len(rows.table):
         rows = _find_answers(rows, grader)
     return GradedSamples(finish_samples(rows, may_lack_grades=allow_ungraded))
+
+
+def _read_log(log: Path, columns: Mapping[str, str] | None) -> RecordedRows:
+    """Read the requests of a gateway's log that were answered as today: all of today's samples."""
+    samples, n_kept, n_logged = read_today(log)
+    if n_kept < MIN_TODAY:
+        raise DataError(
+            f"{log} has {n_kept} requests that were answered as today, of {n_logged}, and at least "
+            f"{MIN_TODAY} are needed: set today_share of the model, and wait"
+        )
+    report(log, [f"the {n_kept} of {n_logged} requests that were answered as today"], [])
+    rows = read_rows(samples, UNGRADED, columns)
+    rows.problems.check()
+    return rows._replace(problems=Problems(log))
 
 
 def _find_answers(rows: RecordedRows, grader: Grader | None) -> RecordedRows:

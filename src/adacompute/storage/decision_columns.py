@@ -63,7 +63,7 @@ LOGGED_SAMPLE_COLUMNS: Columns = {
     "difficulty": (pa.string(), "null"),
     "sample": (pa.int32(), "number of the sample within its question, from 0"),
     "answer": (pa.string(), "the answer as the grader found it; null is unparsed"),
-    "correct": (pa.bool_(), "null: ``import --gold FILE --grader NAME`` grades the samples"),
+    "correct": (pa.bool_(), "null: ``fit --gold FILE --grader NAME`` grades the samples"),
     "completion": (pa.string(), "text of the sample, if ``texts`` is set"),
     "completion_chars": (pa.int32(), "its length in characters"),
     "completion_tokens": (pa.int64(), "its length in tokens, where the upstream says it"),

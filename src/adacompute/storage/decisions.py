@@ -170,6 +170,11 @@ class DecisionLog:
             path.unlink()
 
 
+def find_files(directory: Path) -> list[Path]:
+    """Return the files of a log; none if the path is no directory."""
+    return sorted({*directory.glob("*-*.jsonl"), *directory.glob("*-*.parquet")})
+
+
 def has_decisions(directory: Path) -> bool:
     """Whether a directory has files of a log, of whatever version."""
     return any(any(directory.glob(one)) for one in (ACTIVE, FULL, COMPACTED))
@@ -257,7 +262,7 @@ def check_format(log: Path) -> None:
 
     A file that is not part of a log is not checked.
     """
-    files = sorted({*log.glob("*-*.jsonl"), *log.glob("*-*.parquet")})
+    files = find_files(log)
     if log.suffix == ".parquet" and log.is_file():
         files = [log] if "decision_id" in _read_schema(log).names else []
     for path in files:
