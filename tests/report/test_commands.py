@@ -28,7 +28,7 @@ def document(advice: str, **changed: Any) -> dict[str, Any]:
     ways.append({"way": POLICY, "cost": 1.8, "saving": 0.64, "difference": 0.0, "passes": True})
     known: dict[str, Any] = {
         "today": {"advice": advice, "ways": ways, "questions_needed": 0},
-        "today_options": {"today": "5", "tolerance": 0.01, "calls": None, "monthly_bill": 2e3},
+        "today_options": {"today": "5", "tolerance": 0.01, "calls": None},
         "path": "my run",
         "bundle": None,
         "samples_path": "my run/samples.parquet",
@@ -45,7 +45,7 @@ def document(advice: str, **changed: Any) -> dict[str, Any]:
     return known | changed
 
 
-TODAY = ["--today", "5", "--config", "tolerance=0.01", "--config", "monthly-bill=2000"]
+TODAY = ["--today", "5", "--config", "tolerance=0.01"]
 COSTS = ["--unit", "money", "--token-prices", "TOKEN_PRICES"]
 URL = ["--base-url", "http://127.0.0.1:8080/v1"]
 

@@ -129,7 +129,6 @@ def test_today_alone_sets_the_price_and_states_what_is_saved(trained: tuple[Path
         ({"today": TodayOptions("large")}, "large"),
         ({"today": TodayOptions("4", calls="two")}, "two"),
         ({"today": TodayOptions("4", tolerance=-0.1)}, "tolerance"),
-        ({"today": TodayOptions("4", monthly_bill=-1.0)}, "monthly-bill"),
         ({"budget": float("nan")}, "nan"),
         ({"budget": float("inf")}, "inf"),
         ({"budget": -1.0}, "-1"),

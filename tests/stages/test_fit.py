@@ -1,4 +1,4 @@
-"""One command from samples or questions to a calibrated bundle, a report and a verdict."""
+"""One command from samples to a calibrated bundle, a report and a verdict."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-import adacompute as ada
 from adacompute.cli.main import cli
 from adacompute.core import errors
-from adacompute.core.errors import BundleError, ConfigError, DataError, InfeasibleBudget
-from adacompute.models.messages import Settings
-from adacompute.options.shared import SamplingOptions
+from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.policies.bundles.bundle_files import find_digest
 from adacompute.stages.calibrate import calibrate_run
@@ -102,8 +98,6 @@ def test_every_arm_has_a_file(many: Path, tmp_path: Path) -> None:
     ("arms", "why"),
     [
         ((), "give SOURCE"),
-        (({"low": "a.csv"}, {"low": "b.csv"}), "given twice"),
-        (({"name": "low", "model": "small"},), "needs --base-url"),
     ],
 )
 def test_other_arms_are_refused(tmp_path: Path, arms: Any, why: str) -> None:
@@ -158,7 +152,6 @@ def test_base_install_fits_the_same_policy(
         ({"confidence": 2.0}, ConfigError, "confidence"),
         ({"seed": -1}, ConfigError, "seed"),
         ({"tie_break": "luck"}, ConfigError, "luck"),
-        ({"base_url": "http://127.0.0.1:9/v1"}, ConfigError, "--model"),
     ],
 )
 def test_invalid_options_are_refused_before_anything_is_written(
@@ -203,8 +196,6 @@ def test_command_line_prints_the_verdict_and_the_next_command(many: Path, tmp_pa
     document = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
     assert document["next"] in shown.output
     assert document["steps_skipped"] == STEPS
-    wrong = CliRunner().invoke(cli, [*words, "--config", "samples=3"])
-    assert (wrong.exit_code, "samples needs --base-url" in wrong.output) == (2, True)
 
 
 def test_fit_prints_the_digest_and_warns_of_a_budget_that_cannot_be_spent(
@@ -235,48 +226,6 @@ def test_next_command_serves_a_gain_and_evaluates_without_one(
         monkeypatch.setattr("adacompute.stages.fit.calibrate_run", judged(verdict))
         result = fit_run(str(many), out=tmp_path / verdict, **QUICK)
         assert all(word in result["next"] for word in words)
-
-
-def test_questions_are_collected_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
-    from adacompute.testing.fake_openai import FakeSettings, serve_fake
-    from test_support.arithmetic import generate_problems
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    questions = [
-        {"question_id": q.id, "question": q.question, "gold": q.gold}
-        for q in generate_problems(45, seed=1)
-    ]
-    source, out = tmp_path / "questions.parquet", tmp_path / "bundle"
-    pq.write_table(pa.Table.from_pylist(questions), source)
-    with serve_fake(FakeSettings()) as fake:
-        sampling = SamplingOptions(samples=8, max_tokens=99, stop=["Q:"])
-        where = {"base_url": fake.base_url, "sampling": sampling}
-        options = {**QUICK, "model": "fake", "grader": "numeric", **where}
-        result = fit_run(str(source), out=out, **options)
-        assert result["steps"] == ["collect", "train", "calibrate", "report"]
-        assert load_bundle(out).model == "fake"
-        expected = Settings(max_tokens=99, stop=("Q:",))
-        assert load_bundle(out).settings == expected
-        assert ada.read_samples(tmp_path / "bundle" / "run").settings == expected
-        served = fake.stats()["choices"]
-        again = fit_run(str(source), out=out, **options)
-        assert again["steps_skipped"] == ["collect", "train", "calibrate", "report"]
-        assert fake.stats()["choices"] == served
-
-
-def test_incomplete_collection_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "questions.jsonl"
-    source.write_text('{"question_id": "a", "question": "1 + 1?", "gold": "2"}', encoding="utf-8")
-    arm = {"missing": 3, "unscored": 0, "new_samples": 5}
-    monkeypatch.setattr("adacompute.stages.fit.collect_run", lambda *_, **__: {"arms": [arm]})
-    named: dict[str, Any] = {
-        "model": "m",
-        "grader": "numeric",
-        "base_url": "http://h/v1",
-    }
-    with pytest.raises(DataError, match="3 samples are missing"):
-        fit_run(str(source), out=tmp_path / "bundle", **QUICK, **named)
 
 
 @pytest.mark.slow

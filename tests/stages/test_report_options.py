@@ -1,4 +1,4 @@
-"""A report knows the bundle that its run is inside of, or the one that is given."""
+"""A report knows the bundle that its run is inside of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import adacompute as ada
-from adacompute.core.errors import ConfigError
 from adacompute.stages.report_options import find_bundle
 
 
@@ -18,14 +17,8 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def test_the_bundle_of_a_run_is_the_directory_around_it(bundle: Path, tmp_path: Path) -> None:
-    assert find_bundle(bundle / "run", None, "mixture") == bundle
-    assert find_bundle(tmp_path / "run", None, "mixture") is None
-    assert find_bundle(bundle / "run", None, "sequential") is None  # it holds another policy
+    assert find_bundle(bundle / "run", "mixture") == bundle
+    assert find_bundle(tmp_path / "run", "mixture") is None
+    assert find_bundle(bundle / "run", "sequential") is None  # it holds another policy
     (bundle / "bundle.json").write_text("{}")  # what another version wrote
-    assert find_bundle(bundle / "run", None, "mixture") is None
-
-
-def test_a_given_bundle_must_hold_the_policy(bundle: Path, tmp_path: Path) -> None:
-    assert find_bundle(tmp_path / "elsewhere", bundle, "mixture") == bundle
-    with pytest.raises(ConfigError, match="sequential"):
-        find_bundle(tmp_path / "elsewhere", bundle, "sequential")
+    assert find_bundle(bundle / "run", "mixture") is None

@@ -39,7 +39,7 @@ def print_same_answer(result: Result) -> None:
     """Print what a vote that stops early saves, and how often its answer is that of all samples."""
     today = result["today"]
     size = today["samples"]
-    from adacompute.evaluation.scoring.saving_text import describe_bill, describe_recorded
+    from adacompute.evaluation.scoring.saving_text import describe_recorded
 
     print_text(f"Same answer. {today['sentence']}", STYLES["same answer"])
     if today["wanted_samples"] > size:
@@ -47,8 +47,6 @@ def print_same_answer(result: Result) -> None:
     by_redrawing = "" if today["repeat_agreement_by"] == "disjoint samples" else ", about"
     agreement = format_percent(today["repeat_agreement"], 0)
     print_text(f"Two runs of {size} agree in {agreement} of questions{by_redrawing}.")
-    if today["monthly_bill"] is not None:
-        print_text(describe_bill(today, result["unit"]))
     if not result["graded"]:
         print_text("No grades were found: answers are compared with those of all samples alone.")
     rounds = f"{result['rounds']:.1f} rounds per question, one after another, where today takes one"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from adacompute.core.errors import ConfigError
-from adacompute.options.definition import group, option
+from adacompute.options.definition import option
 from adacompute.options.shared import (
     GRADERS,
     ArmOptions,
@@ -57,7 +57,6 @@ class FitOptions(
         "unit",
         "token_prices",
         "arms",
-        "base_url",
         "model",
     )
 
@@ -70,22 +69,18 @@ class FitOptions(
     out: Path = option("Directory of the bundle.")
     run: Path | None = option("Run directory (default: OUT/run).", None)
     policy: str | None = option("Kind of policy (default: sequential).", None)
-    arms: Sequence[Mapping[str, Any]] = option(
-        "Samples of one arm, instead of SOURCE; or an arm to sample; may be repeated.",
-        (),
+    arms: Mapping[str, str] | None = option(
+        "Samples of one arm, instead of SOURCE; may be repeated.",
+        None,
         name="arm",
-        metavar="NAME=FILE|name=NAME,KEY=VALUE",
+        metavar="NAME=FILE",
+        example="low=low.parquet",
     )
-    base_url: str | None = option(
-        "Collect first: SOURCE is questions for this server (…/v1).", None
-    )
-    sampling: SamplingOptions | None = group("base-url", "to collect samples first")
+    max_rounds: int | None = option("Maximum rounds of samples per question.", None)
 
     def __post_init__(self) -> None:
         if self.same_answer is not None and self.today is None:
             raise ConfigError("same-answer needs --today, what you run now, such as 5")
-        if self.sampling is not None and self.base_url is None:
-            raise ConfigError("options of a collection need --base-url, to collect samples first")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +104,7 @@ class ReportOptions(PriceOptions, SavingOptions):
     adacompute report policy --out report.html
     """
 
-    OPTIONS: ClassVar = ("out", "today", "budget", "policy", "bundle", "unit", "token_prices")
+    OPTIONS: ClassVar = ("out", "today", "budget", "policy", "unit", "token_prices")
 
     out: Path = option("File of the page, such as report.html.")
     budget: float | None = option(
@@ -118,18 +113,13 @@ class ReportOptions(PriceOptions, SavingOptions):
     policy: str | None = option(
         "Policy that the page is about (default: as fitted, or sequential).", None
     )
-    bundle: Path | None = option(
-        "Bundle whose command the page prints (default: the one that the run is in).", None
-    )
     policies: Sequence[str] | None = option(
         "Policies to compare with (default: a fast selection).", None
     )
     levels: Sequence[int] | None = option(
         "Levels (default: as fitted or evaluated, or 1,2,4,8,16).", None
     )
-    all_policies: bool = option("Draw all policies in the main chart.", False)
     unit: str | None = option("Unit of costs and budgets (default: as fitted, or samples).", None)
-    seed: int | None = option("Seed of all random choices (default: as fitted, or 0).", None)
 
 
 @dataclass(frozen=True, kw_only=True)

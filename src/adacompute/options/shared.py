@@ -175,7 +175,6 @@ class TodayOptions:
         name="today-calls",
         choices=("one", "N"),
     )
-    monthly_bill: float | None = option("What you pay today, to say what you save.", None)
 
 
 @dataclass(frozen=True, kw_only=True)

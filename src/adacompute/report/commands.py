@@ -164,7 +164,6 @@ TODAY_OPTIONS = {
     "today": "--today",
     "calls": "today-calls",
     "tolerance": "tolerance",
-    "monthly_bill": "monthly-bill",
 }
 
 

@@ -99,23 +99,23 @@ def _mark_points(
     return overlay
 
 
-def draw_curves(document: dict[str, Any], *, all_policies: bool = False) -> tuple[Drawing, Markers]:
+def draw_curves(document: dict[str, Any]) -> tuple[Drawing, Markers]:
     """Draw accuracy against cost, and return the markers of the operating points by layout."""
     markers: Markers = {}
-    n_lines = len(choose_lines(document, all_policies=all_policies))
+    n_lines = len(choose_lines(document))
 
     def overlay(layout: str) -> Overlay:
         return _mark_points(document, markers, layout, mark_curve)
 
     def draw(axes: list[Axes]) -> None:
-        _curves(document, axes[0], all_policies=all_policies)
+        _curves(document, axes[0])
         if n_lines <= MAX_LEGEND_INSIDE and not document["arms"]:
             axes[0].legend(loc="lower right", handlelength=2.6)
         else:
             axes[0].figure.legend(loc="outside lower left", handlelength=2.6, ncols=3)
 
     def draw_narrow(axes: list[Axes]) -> None:
-        _curves(document, axes[0], all_policies=all_policies)
+        _curves(document, axes[0])
         axes[0].figure.legend(loc="outside lower left", handlelength=2.6)
 
     wide = draw_svg("curves-w", 1, 1, (6.6, 4.3), draw, overlay("wide"))
@@ -174,9 +174,9 @@ def fit_accuracy_axis(axes: Axes) -> None:
     axes.set_ylim(max(-MARGIN, bottom - extra), min(100 + MARGIN, top + extra))
 
 
-def _curves(document: dict[str, Any], axes: Axes, *, all_policies: bool = False) -> None:
+def _curves(document: dict[str, Any], axes: Axes) -> None:
     """Draw the curves, those of the policy and of the mixture with intervals."""
-    for curve, style in choose_lines(document, all_policies=all_policies):
+    for curve, style in choose_lines(document):
         draw_line(axes, curve, style)
     axes.plot(
         [],

@@ -99,20 +99,19 @@ def _make_environment() -> Any:  # noqa: ANN401 - a type of jinja2
 def render(
     document: dict[str, Any],
     *,
-    all_policies: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> str:
-    """Return the page of a document; ``all_policies`` draws all of them in the main chart."""
+    """Return the page of a document."""
     environment = _make_environment()
     markup = environment.filters["safe"]
     style, script = _read(STYLE), _read(SCRIPT)
-    figures, markers = _draw(document, progress, all_policies=all_policies)
+    figures, markers = _draw(document, progress)
     fixed = {
         "savings": sort_savings(document),
-        "all_savings": all_policies or len(document["savings"]) <= MAX_ROWS,
+        "all_savings": len(document["savings"]) <= MAX_ROWS,
         "has_arrows": bool(document["savings"]) and has_arrows(document),
         "rows": _thin(document),
-        "all_shown": all_policies or len(choose_lines(document)) == len(document["curves"]),
+        "all_shown": len(choose_lines(document)) == len(document["curves"]),
         **_describe_sure(document["how_sure"]),
         "types": ARM_QUESTION_TYPES if document["arms"] else QUESTION_TYPES,
         "skipped": _group_skipped(document),
@@ -141,17 +140,16 @@ def render(
 
 
 def _draw(
-    document: dict[str, Any], progress: Callable[[str], None], *, all_policies: bool
+    document: dict[str, Any], progress: Callable[[str], None]
 ) -> tuple[list[Drawing], dict[str, Markers]]:
     """Draw the figures, and return the markers of operating points by figure."""
-    own: dict[str, Any] = {"all_policies": all_policies}
     draw: list[Callable[[], Drawing | tuple[Drawing, Markers]]] = [
-        lambda: draw_curves(document, **own),
+        lambda: draw_curves(document),
         lambda: draw_types(document),
         lambda: draw_frontier(document),
     ]
     draw += [lambda: draw_plane(document)] if document["arms"] else []
-    draw += [lambda: draw_savings(document, **own)] if document["savings"] else []
+    draw += [lambda: draw_savings(document)] if document["savings"] else []
     draw += [lambda: draw_sure(document["how_sure"])] if has_chart(document["how_sure"]) else []
     drawings, markers = list[Drawing](), dict[str, Markers]()
     for one in draw:

@@ -36,9 +36,9 @@ MARGIN = 1.4
 """How far the axis extends beyond the highest estimate."""
 
 
-def draw_savings(document: dict[str, Any], *, all_policies: bool = False) -> Drawing:
+def draw_savings(document: dict[str, Any]) -> Drawing:
     """Draw the cost of policies at the accuracy of today, and the cost of today as a line."""
-    rows = sort_savings(document)[: None if all_policies else MAX_ROWS]
+    rows = sort_savings(document)[:MAX_ROWS]
 
     def draw(axes: list[Axes]) -> None:
         draw_bars(document, rows, axes[0])

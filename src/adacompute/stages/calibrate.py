@@ -85,8 +85,6 @@ def calibrate_run(
     progress(name)
     score = score_policy(experiment, name, progress=progress)
     result = calibrate(score, final, budget=budget, today=now, settings=settings)
-    if today is not None:
-        result["today"]["monthly_bill"] = today.monthly_bill
     points = tuple(FrontierPoint(**point) for point in result.pop("frontier"))
     correctness = result.pop("correctness")
     pooled = calibrate_pooled(score, final, settings=settings)

@@ -1,6 +1,6 @@
-"""Fit: the stage that goes from samples or questions to a calibrated bundle and a verdict.
+"""Fit: the stage that goes from samples to a calibrated bundle and a verdict.
 
-It runs import or collect, train, calibrate and report on one run directory. Each of these commands
+It runs import, train, calibrate and report on one run directory. Each of these commands
 can still be run alone. A second call skips every step that finished with the same options on the
 same samples. Everything is checked before the first sample is paid for. It decides nothing itself:
 the verdict is that of calibrate. Samples without grades take another path, to a vote that stops
@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from adacompute.collection.plan import read_plan
-from adacompute.core.errors import AdaComputeError, ConfigError, DataError
+from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.core.progress import no_progress
 from adacompute.evaluation.factories import find_trainable
 from adacompute.evaluation.run_results import RunResults
@@ -35,8 +34,8 @@ from adacompute.evaluation.scoring.today import EQUAL, ONE_CALL
 from adacompute.evaluation.scoring.verdict import round_up
 from adacompute.graders.grader import COMMAND
 from adacompute.options.definition import list_words, select, takes
-from adacompute.options.main import CollectOptions, FitOptions
-from adacompute.options.shared import FIRST_SEEN, SamplingOptions
+from adacompute.options.main import FitOptions
+from adacompute.options.shared import FIRST_SEEN
 from adacompute.policies.bundles.bundle import ADVISED, load_bundle, name_verdict
 from adacompute.policies.bundles.bundle_files import (
     FILE,
@@ -50,7 +49,6 @@ from adacompute.stages.calibrate import (
     check_settings,
     tolerance_of,
 )
-from adacompute.stages.collect import collect_run, describe_missing
 from adacompute.stages.import_samples import ImportOptions, import_samples
 from adacompute.stages.inputs import (
     BEST_POLICY,
@@ -100,10 +98,8 @@ def fit_run(
 ) -> dict[str, Any]:
     """Fit and calibrate a policy, write its report, and return its verdict.
 
-    ``source`` holds recorded samples or is a run, whose samples are used where they are; or it
-    holds questions if there is a ``base_url`` to sample them from. Instead of it, ``arms`` can name
-    a file of samples for each arm.
-    The price is for a budget or the
+    ``source`` holds recorded samples or is a run, whose samples are used where they are. Instead
+    of it, ``arms`` can name a file of samples for each arm. The price is for a budget or the
     accuracy of today; without grades, the bundle answers as today's samples do.
     """
     out, budget, today, grader = options.out, options.budget, options.today, options.grader
@@ -119,13 +115,8 @@ def fit_run(
         policy=_check_policy(options.policy or BEST_POLICY),
         levels=add_level(options.levels, today),
     )
-    if options.base_url is None:
-        if source is None or Path(source) != run:
-            _import(source, run, steps, options)
-    elif source is None:
-        raise ConfigError("there is nothing to collect: give SOURCE, a file of questions")
-    else:
-        _collect(source, run, steps, options)
+    if source is None or Path(source) != run:
+        _import(source, run, steps, options)
     if today is not None and (options.same_answer is not None or not Run(run).is_graded):
         _refuse_graded({"budget": budget, "policy": options.policy}, options.tie_break)
         share = SHARE if options.same_answer is None else options.same_answer
@@ -134,7 +125,7 @@ def fit_run(
         result = _fit_policy(run, steps, training, options)
         result["same_answer"] = _find_same_answer(result, run, training, options)
     _add_commands(result, run, options)
-    command = _next_command(result, run, out, grader, options.base_url)
+    command = _next_command(result, run, out, grader)
     return {**result, **steps.describe(), "run": str(run), "next": command}
 
 
@@ -159,28 +150,12 @@ def _find_run(source: str | None, options: FitOptions) -> Path:
 
     A run is read as it is: how a file would be read is refused.
     """
-    if source is None or options.base_url is not None or not (Path(source) / SAMPLES).is_file():
+    if source is None or not (Path(source) / SAMPLES).is_file():
         return options.run or _locate_run(options.out)
     for name in ("run", "arms", "columns", "gold"):
         if getattr(options, name):
             raise ConfigError(f"{source} is a run, whose samples were imported: leave out {name}")
     return Path(source)
-
-
-def _files_of_arms(arms: Sequence[Mapping[str, str]]) -> dict[str, str] | None:
-    """Return the file of samples of each arm, if there are any."""
-    files: dict[str, str] = {}
-    for arm in arms:
-        if len(arm) != 1:
-            given = ",".join(f"{name}={value}" for name, value in arm.items())
-            raise ConfigError(
-                f"{given} is an arm to sample and needs --base-url; an arm of recorded samples is "
-                "NAME=FILE"
-            )
-        if files.keys() & arm.keys():
-            raise ConfigError(f"the arm {next(iter(arm))!r} is given twice: give every name once")
-        files |= arm
-    return files or None
 
 
 def _locate_run(out: Path) -> Path:
@@ -228,21 +203,10 @@ def _check_policy(policy: str) -> str:
 
 def _import(source: str | None, run: Path, steps: _Steps, options: FitOptions) -> None:
     steps.progress("import")
-    before, arms = Run(run).manifest("import"), _files_of_arms(options.arms)
-    own, path = select(ImportOptions, options, arms=arms), None if source is None else Path(source)
+    before, path = Run(run).manifest("import"), None if source is None else Path(source)
+    own = select(ImportOptions, options)
     import_samples(path, run, options=own, allow_ungraded=options.today is not None)
     steps.note("import", is_skipped=before is not None and before == Run(run).manifest("import"))
-
-
-def _collect(source: str, run: Path, steps: _Steps, options: FitOptions) -> None:
-    if options.model is None or options.grader is None:
-        raise ConfigError("collecting samples needs --model and --grader")
-    sampling = options.sampling or SamplingOptions()
-    plan = read_plan(source, options=select(CollectOptions, options, **vars(sampling)))
-    result = collect_run(plan, run, report=lambda arm, now: steps.progress(f"collect {arm}: {now}"))
-    if missing := describe_missing(result):
-        raise DataError(f"{missing}: run the same command again")
-    steps.note("collect", is_skipped=not any(arm["new_samples"] for arm in result["arms"]))
 
 
 def _train(
@@ -346,9 +310,7 @@ def _add_commands(result: Result, run: Path, options: FitOptions) -> None:
         same_answer["command"] = build("same-answer", *words)
 
 
-def _next_command(
-    result: dict[str, Any], run: Path, out: Path, grader: str | None, base_url: str | None
-) -> str:
+def _next_command(result: dict[str, Any], run: Path, out: Path, grader: str | None) -> str:
     """Return the command that serves a policy with a gain, or that scores all policies.
 
     Where another way saves as much, it is the command that builds it.
@@ -361,7 +323,7 @@ def _next_command(
     if name_verdict(result) not in ADVISED:
         return shlex.join(["adacompute", "evaluate", str(run)])
     bundle = load_bundle(out)
-    words = ["adacompute", "serve", "--bundle", str(out), "--base-url", base_url or "URL"]
+    words = ["adacompute", "serve", "--bundle", str(out), "--base-url", "URL"]
     words += ["--budget", f"{result['budget']:g}"]
     if bundle.model is None:
         words += ["--model", "MODEL"]

@@ -6,7 +6,6 @@ environment. It computes no result of its own.
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import contextmanager
 from dataclasses import replace
@@ -215,9 +214,6 @@ def resolve_today(
     """Return what is run today, and how it is sent; by default as the samples were recorded."""
     if today is None:
         return None
-    bill = today.monthly_bill
-    if bill is not None and not 0 < bill < math.inf:
-        raise ConfigError(f"monthly-bill must be a finite sum above 0, got {bill:g}")
     found = read_today(today.today, today.calls)
     recorded = read_recorded(source) if isinstance(source, Run) else source
     find_arm(found, recorded.arms)

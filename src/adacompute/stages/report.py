@@ -121,7 +121,7 @@ def report_run(
         **check_choices(**{name: known[name] for name in ("tie_break", "evidence", "seed")}),
         "today": today and asdict(today),
     }
-    bundle = find_bundle(run, options.bundle, arguments["policy"])
+    bundle = find_bundle(run, arguments["policy"])
     arguments |= {"bundle": bundle and str(bundle), "how_sure": find_sure(bundle)}
     inputs = store.hashes([SAMPLES, *([EVALUATION] if evaluation else [])])
     finished = store.find_finished("report", arguments, inputs)
@@ -135,28 +135,23 @@ def report_run(
         outputs = {REPORT: document}
         store.finish("report", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     progress("page")
-    page = _render(document, results, progress, all_policies=options.all_policies)
+    page = _render(document, results, progress)
     write_atomically(out, page)
     return {"out": str(out), "bytes": len(page), **result}
 
 
 def _render(
-    document: dict[str, Any],
-    results: RunResults,
-    progress: Callable[[str], None],
-    *,
-    all_policies: bool,
+    document: dict[str, Any], results: RunResults, progress: Callable[[str], None]
 ) -> bytes:
     """Return the page of a document, which is drawn once."""
 
     def compute() -> dict[str, np.ndarray]:
-        page = render(document, all_policies=all_policies, progress=progress)
+        page = render(document, progress=progress)
         # A path may not be valid text.
         return {"page": np.frombuffer(page.encode(errors="replace"), dtype=np.uint8)}
 
     content = hash_bytes(json.dumps(document).encode())
-    name = "page of all policies" if all_policies else "page"
-    return remember(results.files, f"{name} of {content}", compute)["page"].tobytes()
+    return remember(results.files, f"page of {content}", compute)["page"].tobytes()
 
 
 def check_extra() -> None:
@@ -301,9 +296,6 @@ def _document(
         evaluation=inputs.evaluation,
         progress=progress,
     )
-    for one in (document, *document["operating_points"]):
-        if one["today"]:
-            one["today"]["monthly_bill"] = about["monthly_bill"]
     given = about and about | {"today": clean_text(str(about["today"]), MAX_NAME)}
     own = {"arm_levels": rows, "today_options": given, "how_sure": arguments["how_sure"]}
     return own | document

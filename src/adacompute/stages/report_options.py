@@ -51,19 +51,11 @@ def resolve_options(store: Run, options: ReportOptions) -> dict[str, Any]:
     return found | {"today": TodayOptions(**today) if isinstance(today, dict) else today}
 
 
-def find_bundle(run: Path, given: Path | None, policy: str) -> Path | None:
-    """Return the given bundle, or the one that the run is inside of, if it holds the policy.
+def find_bundle(run: Path, policy: str) -> Path | None:
+    """Return the bundle that the run is inside of, if it holds the policy.
 
-    One that is not given and cannot be read, such as that of another version, is left out.
+    One that cannot be read, such as that of another version, is left out.
     """
-    if given is not None:
-        found = load_bundle(given).notes.get("policy")
-        if found != policy:
-            raise ConfigError(
-                f"{given} holds the policy {found!r}, and the report is on {policy!r}: give "
-                "another bundle, or the policy"
-            )
-        return given
     if run.name != RUN_DIRECTORY or not (run.parent / FILE).is_file():
         return None
     try:

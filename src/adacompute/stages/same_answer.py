@@ -70,7 +70,7 @@ def state_same_answer(
     n_samples = min(wanted, int(pool.answers.n_samples.max(initial=1)))
     known: dict[str, Any] = {"confidence": confidence, "seed": check_seed(options.seed)}
     found = compare_with_today(pool, n_samples, share=share, **known)
-    found |= {"wanted_samples": wanted, "monthly_bill": today.monthly_bill}
+    found["wanted_samples"] = wanted
     return found | {"sentence": describe_same_answer(found, options.unit)}
 
 

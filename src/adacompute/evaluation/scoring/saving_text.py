@@ -44,8 +44,6 @@ def describe_saving(today: Mapping[str, Any], unit: str) -> list[str]:
         lines.append(describe_recorded(today))
     lines += [_describe_equal_cost(today, unit), _describe_accuracy(today, unit)]
     lines.append(_describe_rounds(today))
-    if today.get("monthly_bill") is not None:
-        lines.append(describe_bill(today, unit))
     if today["verdict"] == INCONCLUSIVE:
         lines.append(_describe_remedy(today))
     return lines
@@ -142,14 +140,6 @@ def _describe_rounds(today: Mapping[str, Any]) -> str:
         f"{rounds}, which take {own} (median, 95th percentile); {_samples(today['samples'])} in "
         f"parallel take {now}."
     )
-
-
-def describe_bill(today: Mapping[str, Any], unit: str) -> str:
-    """Return what is saved of a monthly bill; samples are not money."""
-    saving, bill = today["delivered_saving"], today["monthly_bill"]
-    if unit not in ("money", "tokens"):
-        return f"{_percent(saving)} fewer {unit}; no token counts, so no sum."
-    return f"Of {_number(bill)} a month, this saves {_number(bill * saving)}."
 
 
 def describe_advice(today: Mapping[str, Any], unit: str) -> str:
