@@ -282,7 +282,7 @@ def compare_today(name: str, max_samples: int, today: str) -> None:
             Path(directory, "run"),
             levels=tuple(range(1, max_samples + 1)),
             budgets=SETS[name].budgets,
-            policies=["mixture", "escalate", "sequential"],
+            policies=["mixture", "sequential"],
             today=TodayOptions(today),
             **costs,
         )

@@ -30,7 +30,7 @@ from adacompute.datasets.example import locate_bundle
 from adacompute.features.text import extract_features
 from adacompute.options.main import BatchOptions
 from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
-from adacompute.policies.router import fit_value_router
+from adacompute.policies.router import RouterTraining, fit_router
 from adacompute.stages.batch_plan import plan_questions
 
 COST = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
@@ -98,9 +98,9 @@ def write_questions(folder: Path, n_questions: int) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def make_value_router(folder: Path, questions: Path) -> Bundle:
-    """Fit a router that predicts utilities to 2,000 of the questions."""
-    path = folder / "value-router"
+def make_router(folder: Path, questions: Path) -> Bundle:
+    """Fit the paper's router to 2,000 of the questions."""
+    path = folder / "router"
     if not path.exists():
         texts = pq.read_table(next(questions.iterdir()))["question"][:2000]
         features = extract_features(texts)
@@ -108,7 +108,8 @@ def make_value_router(folder: Path, questions: Path) -> Bundle:
         base = rng.random((len(features), 1)) * (features[:, 4:5] > 2)
         utility = np.clip(base + rng.normal(0, 0.1, (len(features), 5)) * np.arange(5) / 4, 0, 1)
         levels = make_levels(tuple(int(cost) for cost in COST))
-        policy = fit_value_router(features, UtilityTable(utility, COST), levels)
+        training = RouterTraining(budgets=(BUDGET,))
+        policy = fit_router(features, UtilityTable(utility, COST), levels, training)
         save_bundle(Bundle(policy), path)
     return load_bundle(path)
 
@@ -145,14 +146,11 @@ def files_of(folder: Path, part: int, workers: int) -> list[Path]:
     return sorted(folder.iterdir())[part::workers]
 
 
-def bare_engine(folder: str, out: str, part: int, workers: int, wide: bool) -> None:  # noqa: FBT001
+def bare_engine(folder: str, out: str, part: int, workers: int) -> None:
     """Read the questions, and write as many bytes as a plan does, with nothing computed."""
     for path in files_of(Path(folder), part, workers):
         document = pq.ParquetFile(path)
-        names = {
-            "n_samples": pa.int32(),
-            **({"utility": pa.float32()} if wide else {"cell": pa.uint8()}),
-        }
+        names = {"n_samples": pa.int32(), "cell": pa.uint8()}
         schema = pa.schema([("question_id", pa.string()), *names.items()])
         with pq.ParquetWriter(
             Path(out) / path.name, schema, use_dictionary=["n_samples"]
@@ -188,7 +186,7 @@ def bare_model(folder: str, _: str, part: int, workers: int, bundle: str) -> Sec
     return seconds
 
 
-def ray_engine(folder: str, out: str, workers: int, wide: bool) -> None:  # noqa: FBT001
+def ray_engine(folder: str, out: str, workers: int) -> None:
     """Read the questions and write as many bytes as a plan does with bare Ray Data."""
     with connect(n_cpus=workers):
         import ray.data
@@ -197,7 +195,7 @@ def ray_engine(folder: str, out: str, workers: int, wide: bool) -> None:  # noqa
 
         def act(batch: pa.Table) -> pa.Table:
             some = np.arange(len(batch)) % 7
-            kind = ("utility", pa.float32()) if wide else ("cell", pa.uint8())
+            kind = ("cell", pa.uint8())
             columns = {"n_samples": pa.array(some, pa.int32()), kind[0]: pa.array(some, kind[1])}
             return pa.table({"question_id": batch["question_id"], **columns})
 
@@ -273,16 +271,14 @@ def fresh(path: Path) -> Path:
     return path
 
 
-def measure_bare(
-    folder: Path, name: str, path: Path, options: argparse.Namespace
-) -> dict[str, Seconds]:
+def measure_bare(folder: Path, path: Path, options: argparse.Namespace) -> dict[str, Seconds]:
     """Return the seconds of the parts that a plan cannot do without."""
     questions, workers = str(folder / f"questions-{options.questions}"), options.workers
-    out, wide = str(fresh(folder / "bare")), name == "value-router"
+    out = str(fresh(folder / "bare"))
     if options.engine == "ray":
-        engine_s, _ = timed(lambda: ray_engine(questions, out, workers, wide))
+        engine_s, _ = timed(lambda: ray_engine(questions, out, workers))
     else:
-        engine_s, _ = timed(lambda: in_processes(bare_engine, workers, questions, out, wide))
+        engine_s, _ = timed(lambda: in_processes(bare_engine, workers, questions, out))
     return {
         "bare engine": engine_s,
         "bare features": Seconds.merge(
@@ -296,7 +292,7 @@ def measure(
     folder: Path, name: str, bundle: Bundle, path: Path, options: argparse.Namespace
 ) -> None:
     """Print one comparison, or, with ``--no-bare``, the plan alone."""
-    parts = measure_bare(folder, name, path, options) if options.bare else {}
+    parts = measure_bare(folder, path, options) if options.bare else {}
     job = fresh(folder / "job")
 
     def plan() -> dict[str, Any]:
@@ -329,7 +325,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("questions", type=int, nargs="?", default=1_000_000)
     parser.add_argument("--engine", choices=["local", "ray"], default="local")
-    parser.add_argument("--policy", choices=["sequential", "value-router"], action="append")
+    parser.add_argument("--policy", choices=["sequential", "router"], action="append")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=Path, default=Path("/tmp/adacompute-batch-plan"))  # noqa: S108
     parser.add_argument(
@@ -340,12 +336,12 @@ def main() -> None:
     questions = options.folder / f"questions-{options.questions}"
     n_bytes = write_questions(questions, options.questions)
     print(f"files of {n_bytes / 1e6:,.0f} MB")
-    for name in options.policy or ["sequential", "value-router"]:
+    for name in options.policy or ["sequential", "router"]:
         if name == "sequential":
             path = locate_bundle(Path("example"))
             bundle = load_bundle(path)
         else:
-            bundle, path = make_value_router(options.folder, questions), options.folder / name
+            bundle, path = make_router(options.folder, questions), options.folder / name
         measure(options.folder, name, bundle, path, options)
     print(
         f"peak of this process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB"

@@ -14,7 +14,6 @@ from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.progress import no_progress
 from adacompute.evaluation.costs import CostModel, read_token_prices
-from adacompute.features.embedding import pin_encoder
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.evaluate import TEXT_POLICIES
 from adacompute.stages.inputs import (
@@ -24,6 +23,7 @@ from adacompute.stages.inputs import (
     resolve_budgets,
 )
 from adacompute.storage.store import Run
+from reproduction.drafts import read_drafts
 from reproduction.heuristic import HEURISTIC
 from reproduction.protocol import LEAKING_ROUTER, POLICIES, evaluate_paper
 
@@ -48,19 +48,19 @@ def evaluate_run(
         raise ConfigError("the paper's protocol scores one model, and the run has several arms")
     names, skipped = _select_policies(policies, has_texts=any(recorded.text))
     chosen = resolve_budgets(recorded, costs, budgets)
-    known: dict[str, Any] = {"features": pin_encoder(features), "tie_break": tie_break}
-    pool = make_pool(recorded, costs=costs, draft=True, **known)
+    pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
+    drafts = read_drafts(recorded, pool)
     equal = pool.equalise(drop_unparsed=drop_unparsed)
     if not equal.sample_cost.any():
         raise DataError("all samples cost nothing: use another unit")
-    rows = evaluate_paper(equal, budgets=chosen, policies=names, progress=progress)
+    rows = evaluate_paper(equal, budgets=chosen, policies=names, drafts=drafts, progress=progress)
     return {
         "protocol": "paper",
         "unit": unit,
         "drop_unparsed": drop_unparsed,
         "questions": len(equal),
         "excluded": equal.n_excluded,
-        "entropy_estimate": None if pool.draft is None else pool.draft.describe(),
+        "entropy_estimate": None if drafts is None else drafts.description,
         "rows": rows,
         "unparsed_share": float((pool.answers.answer == UNPARSED).mean()),
         "skipped": skipped,

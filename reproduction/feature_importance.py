@@ -105,7 +105,7 @@ def measure_gains(features: Float32Array, label: IntArray, *, seed: int = 0) -> 
     where no tree has a split.
     """
     present, index = np.unique(label, return_inverse=True)
-    booster = boost(features, index, tree_settings(len(present)), weight=None, seed=seed)
+    booster = boost(features, index, tree_settings(len(present)), seed=seed)
     gain = np.zeros(features.shape[1])
     for name, value in booster.get_score(importance_type="gain").items():
         gain[int(name[1:])] = value

@@ -16,8 +16,8 @@ import numpy as np
 
 from adacompute.core.types import IntArray, UtilityTable, hash_keys
 from adacompute.evaluation.experiment import FittedPolicy
+from adacompute.evaluation.rivals import LongestFirst
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 
 if TYPE_CHECKING:
@@ -53,12 +53,11 @@ def make_heuristic(experiment: Experiment, train: IntArray) -> FittedPolicy:
     shares = np.interp(experiment.budgets, cost, np.arange(len(rules), dtype=np.float64))
     positions = sorted({0.0, len(rules) - 1.0, *shares.tolist()})
     column = experiment.pool.length_feature
-    policy = RulePolicy(
+    policy = LongestFirst(
         HEURISTIC,
         experiment.policy_levels,
         rules,
         schedule,
-        mix_by="length",
         training_lengths=tuple(np.sort(experiment.pool.features[train, column]).tolist()),
         length_feature=column,
     )

@@ -18,32 +18,55 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adacompute.core.allocation.cutoff import choose
+from adacompute.core.types import UtilityTable
 from adacompute.evaluation.experiment import FittedPolicy, price_grid
-from adacompute.policies.learners import fit_values
+from adacompute.policies.learners import boost
+from adacompute.policies.policy import NO_LEVEL, Policy
 from adacompute.policies.price_schedule import fit_price_schedule
-from adacompute.policies.router import ValueRouterPolicy
+from adacompute.policies.trees import from_booster
 
 if TYPE_CHECKING:
-    from adacompute.core.types import Float32Array, FloatArray, IntArray
+    from adacompute.core.types import Float32Array, FloatArray, IntArray, Level
     from adacompute.evaluation.experiment import Experiment
-    from adacompute.policies.inference import Predictor
+    from adacompute.policies.policy import State
+    from adacompute.policies.trees import Predictor
+
+BOOSTING = {
+    "objective": "reg:squarederror",
+    "max_depth": 3,
+    "eta": 0.05,
+    "min_child_weight": 10,
+    "subsample": 0.8,
+}
 
 
 @dataclass(frozen=True, eq=False)
-class MarginalRewards:
+class MarginalRewards(Policy):
     """Predicts the marginal reward of every step, and adds them up as a greedy batch takes them.
 
     ``step_cost`` (K,) is the mean cost of a step; that of the first level is free to take.
     """
 
+    decides_once = True
+    levels: tuple[Level, ...]
     model: Predictor
     step_cost: FloatArray
 
-    def predict(self, features: Float32Array) -> FloatArray:
+    def prepare_features(self, features: Float32Array) -> Float32Array:
         """Return concave utilities (N, K) of which the best at a price is the greedy choice."""
         rate = self.model.predict(features) / self.step_cost
         rate[:, 1:] = np.minimum.accumulate(rate[:, 1:], axis=1)
-        return np.cumsum(rate * self.step_cost, axis=1)
+        return np.cumsum(rate * self.step_cost, axis=1).astype(np.float32)
+
+    def decide(self, state: State, price: float) -> IntArray:
+        """Take the level with the largest utility − price × cost; ties go to the cheaper."""
+        new = np.flatnonzero(state.level == NO_LEVEL)
+        level = state.level.copy()
+        if len(new):
+            utility = state.features[new].astype(np.float64)
+            level[new] = choose(UtilityTable(utility, state.cost[new]), price)
+        return level
 
 
 def make_marginal_rewards(experiment: Experiment, train: IntArray) -> FittedPolicy:
@@ -52,9 +75,9 @@ def make_marginal_rewards(experiment: Experiment, train: IntArray) -> FittedPoli
     cost, utility = table.costs.mean(axis=0), table.utility.mean(axis=0)
     kept, _ = fit_price_schedule(cost, utility)
     rewards = np.diff(table.utility[:, kept], axis=1, prepend=0.0)
-    steps = np.diff(cost[kept], prepend=0.0)
     features = experiment.pool.features
-    model = fit_values(features[train], rewards, seed=experiment.seed)
+    booster = boost(features[train], rewards, BOOSTING, seed=experiment.seed)
+    model = from_booster(booster.save_raw("json"), level=np.arange(len(kept)), n_levels=len(kept))
     levels = tuple(experiment.policy_levels[k] for k in kept.tolist())
-    policy = ValueRouterPolicy(levels, MarginalRewards(model, steps))
+    policy = MarginalRewards(levels, model, np.diff(cost[kept], prepend=0.0))
     return FittedPolicy(policy, price_grid(1.0 / experiment.sample_cost(train)), features)

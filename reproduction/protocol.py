@@ -34,13 +34,13 @@ from adacompute.evaluation.intervals import CONFIDENCE, Interval, Mean
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.scoring.imitation import measure_imitation
 from adacompute.evaluation.scoring.oracles import PAPER_LEVELS
-from adacompute.features.text import FEATURES
 from adacompute.policies.episode import Episode, start_state
 from adacompute.policies.policy import Policy, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import RouterTraining, fit_router
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
+from reproduction.drafts import Drafts, add_free_draft
 from reproduction.heuristic import HEURISTIC, allocate_heuristic
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def evaluate_paper(
     budgets: Sequence[float],
     policies: Sequence[str] = POLICIES,
     classifier: str = "gbm",
+    drafts: Drafts | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Score the paper's policies by its protocol.
@@ -98,7 +99,7 @@ def evaluate_paper(
             else:
                 pools = [
                     add_single_pass_accuracy(one, table) if name == LEAKING_ROUTER else one
-                    for one in (add_free_draft(equal), equal)
+                    for one in (add_free_draft(equal, drafts), equal)
                 ]
                 splits = [
                     _route_split(pools, table, levels, budget, unseen, classifier, seed)
@@ -129,15 +130,6 @@ def _route_split(
     if np.array_equal(with_draft.features, without.features):
         return SplitChoices(choice, choice, held_out)
     return SplitChoices(choice, route(without, table, levels, budget, train, **known), held_out)
-
-
-def add_free_draft(pool: Pool) -> Pool:
-    """Return the pool with the uncertainty of each first sample as a feature that costs nothing."""
-    if pool.draft is None or not pool.draft.is_known:
-        return pool
-    features = pool.features.copy()
-    features[:, FEATURES.index("entropy_estimate")] = np.nan_to_num(pool.first_drafts()[0])
-    return replace(pool, features=features)
 
 
 def add_single_pass_accuracy(pool: Pool, table: UtilityTable) -> Pool:

@@ -25,8 +25,9 @@ from adacompute.evaluation.experiment import PolicyFactory
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.scoring.oracles import PAPER_LEVELS
 from adacompute.evaluation.scoring.scores import evaluate, make_experiment
+from reproduction.drafts import Drafts, add_free_draft
 from reproduction.heuristic import HEURISTIC, make_heuristic
-from reproduction.protocol import add_free_draft, evaluate_paper, route
+from reproduction.protocol import evaluate_paper, route
 
 BUDGETS = (1.5, 2.0, 3.0)
 """The budgets of the paper's tables."""
@@ -76,6 +77,7 @@ class RunData:
     pool: Pool
     ids: tuple[str, ...]
     difficulty: tuple[str | None, ...]
+    drafts: Drafts | None = None
 
     @staticmethod
     def from_pool(
@@ -84,6 +86,7 @@ class RunData:
         *,
         ids: Sequence[str] | None = None,
         difficulty: Sequence[str | None] | None = None,
+        drafts: Drafts | None = None,
     ) -> RunData:
         """Keep equally many samples of every question; drop questions that have too few."""
         equal = pool.equalise()
@@ -95,6 +98,7 @@ class RunData:
             pool=equal,
             ids=tuple(all_ids[row] for row in rows),
             difficulty=tuple(labels[row] for row in rows),
+            drafts=drafts,
         )
 
     def __len__(self) -> int:
@@ -154,12 +158,12 @@ class RunData:
     @cached_property
     def paper_pool(self) -> Pool:
         """The samples, with the features of the paper's router: they include an unpaid draft."""
-        return add_free_draft(self.pool)
+        return add_free_draft(self.pool, self.drafts)
 
     @cached_property
     def paper_rows(self) -> list[dict[str, Any]]:
         """Scores by the paper's protocol."""
-        return evaluate_paper(self.pool, budgets=BUDGETS)
+        return evaluate_paper(self.pool, budgets=BUDGETS, drafts=self.drafts)
 
     @cached_property
     def held_out_rows(self) -> list[dict[str, Any]]:

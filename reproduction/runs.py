@@ -21,10 +21,11 @@ from adacompute.core.progress import no_progress
 from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import read_source, resolve_source
 from adacompute.report.wording import format_count
-from adacompute.stages.inputs import read_pool
+from adacompute.stages.inputs import make_pool
 from adacompute.storage.store import SAMPLES, Run
 from reproduction.claims import compare_verdicts, judge_claims
 from reproduction.comparison import compare_policies
+from reproduction.drafts import read_drafts
 from reproduction.exhibits import EXHIBITS, Exhibit
 from reproduction.panels import save_figure
 from reproduction.run_data import RunData
@@ -154,8 +155,9 @@ def open_run(path: Path) -> Iterator[Run]:
 def read_run_data(run: Run, name: str) -> RunData:
     """Read a run for both protocols; costs are samples, as in the paper."""
     recorded = run.encoded_samples()
+    pool = make_pool(recorded)
     known: dict[str, Any] = {"ids": recorded.id, "difficulty": recorded.difficulty}
-    return RunData.from_pool(name, read_pool(run, draft=True), **known)
+    return RunData.from_pool(name, pool, drafts=read_drafts(recorded, pool), **known)
 
 
 def _make_exhibits(run_data: RunData, output: Output, progress: Callable[[str], None]) -> list[Row]:
@@ -164,8 +166,8 @@ def _make_exhibits(run_data: RunData, output: Output, progress: Callable[[str], 
     path.mkdir(exist_ok=True)
     found: dict[str, Any] = {}
     lines = [f"## {escape_markdown(run_data.name)}", ""]
-    if run_data.pool.draft is not None:
-        lines += [f"The feature `entropy_estimate` is {run_data.pool.draft.describe()}.", ""]
+    if run_data.drafts is not None:
+        lines += [f"The feature `entropy_estimate` is {run_data.drafts.description}.", ""]
     lines += ["| exhibit | in the paper | files |", "|---|---|---|"]
     for exhibit in EXHIBITS:
         progress(f"{run_data.name}: {exhibit.name}")

@@ -21,9 +21,6 @@ PYTHON = "3.11"
 """Of the image; see `deploy/Dockerfile`."""
 
 EXTRAS = ("serve", "math")
-FURTHER = "onnxruntime\n"
-"""What the gateway needs beyond the extras, for bundles with learned models."""
-
 HEAD = f"# For Python {PYTHON} on Linux. 'just pins' writes this file.\n"
 Hashes = dict[str, set[str]]
 
@@ -63,7 +60,7 @@ def main() -> None:
         builders: list[str] = tomllib.load(file)["build-system"]["requires"]
     extras = [f"--extra={name}" for name in EXTRAS]
     for name, found in {
-        "requirements.txt": resolve(FURTHER, "pyproject.toml", *extras),
+        "requirements.txt": resolve("", "pyproject.toml", *extras),
         "requirements-build.txt": resolve("\n".join(builders)),
         "requirements-sbom.txt": resolve("cyclonedx-bom"),
     }.items():

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from adacompute.evaluation import experiment
-from adacompute.evaluation.factories import only_arms
+from adacompute.evaluation.factories import POLICY_FACTORIES, TRAINABLE, only_arms
 from reproduction.registered_rivals import ARM_RIVALS, RIVALS
 from test_support import decision_paths
 from test_support.decision_paths import Decided, DecidingGateway
@@ -46,7 +46,7 @@ PATHS = {
 """Paths that decide, beside that of a gateway."""
 
 RIVALS_OF = {
-    "arith110": tuple(RIVALS),
+    "arith110": (*(name for name in POLICY_FACTORIES if name not in TRAINABLE), *RIVALS),
     "svamp144": (*ARM_RIVALS, *only_arms(SETS["svamp144"].arms)),
 }
 """Policies that can only be replayed, and the sets on which they are."""

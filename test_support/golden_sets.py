@@ -19,7 +19,7 @@ import numpy as np
 from adacompute.datasets.example import find_example
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment
-from adacompute.evaluation.factories import POLICY_FACTORIES
+from adacompute.evaluation.factories import TRAINABLE
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.options.shared import ALL_EVIDENCE
@@ -52,7 +52,6 @@ class Variant:
     evidence: str = VOTES
     max_rounds: int | None = None
     tie_break: str = FIRST_SEEN
-    draft: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,25 +76,23 @@ class GoldenSet:
 
 
 VARIANTS = {
-    **{name: Variant(name) for name in POLICY_FACTORIES},
+    **{name: Variant(name) for name in TRAINABLE},
     "sequential-two-rounds": Variant("sequential", max_rounds=2),
     "sequential-logprob": Variant("sequential", tie_break=LOGPROB),
-    "router-draft": Variant("router", draft=True),
     "mixture-confidence": Variant("mixture", evidence=ALL_EVIDENCE),
     "sequential-confidence": Variant("sequential", evidence=ALL_EVIDENCE),
 }
-PLAIN = tuple(POLICY_FACTORIES)
+PLAIN = tuple(TRAINABLE)
 ROUNDS = ("sequential-two-rounds",)
 CONFIDENT = ("mixture-confidence", "sequential-confidence")
-LIKELY = ("sequential-logprob", "router-draft", *CONFIDENT)
+LIKELY = ("sequential-logprob", *CONFIDENT)
 OVER_ARMS = ("mixture", "sequential", *CONFIDENT)
-SLOW_TO_REFIT = ("router", "value-router")
 SETS = {
     "example": GoldenSet(
         find_example(),
         "numeric",
         (*PLAIN, *ROUNDS, *CONFIDENT),
-        tuple(name for name in PLAIN if name not in SLOW_TO_REFIT),
+        tuple(name for name in PLAIN if name != "router"),
     ),
     "arith110": GoldenSet(
         DATA / "arith110.parquet", "numeric", (*PLAIN, *LIKELY), (*PLAIN, *LIKELY[1:])
@@ -140,7 +137,6 @@ def fit(name: str, variant: str) -> Path:
         unit=golden.unit,
         tie_break=one.tie_break,
         evidence=one.evidence,
-        draft=one.draft,
         grader=golden.grader,
     )
     return out
@@ -186,12 +182,11 @@ def open_experiment(name: str, variant: str) -> Experiment:
     one, golden = VARIANTS[variant], SETS[name]
     costs = CostModel(golden.unit)
     run = Run(import_set(name))
-    pool = read_pool(run, costs=costs, tie_break=one.tie_break, draft=one.draft).equalise()
+    pool = read_pool(run, costs=costs, tie_break=one.tie_break).equalise()
     return Experiment(
         pool,
         LEVELS,
         n_permutations=1,
-        draft=one.draft,
         max_rounds=one.max_rounds or UNLIMITED_ROUNDS,
         use_confidence=one.evidence == ALL_EVIDENCE,
     )

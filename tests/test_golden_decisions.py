@@ -23,7 +23,7 @@ from adacompute.batch.planning import plan_output
 from adacompute.batch.planning.first_actions import find_first_actions
 from adacompute.batch.planning.plan import CostCurve
 from adacompute.core.errors import DataError
-from adacompute.evaluation.factories import POLICY_FACTORIES
+from adacompute.evaluation.factories import TRAINABLE
 from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.evaluation.scoring.verdict import calibrate
 from adacompute.gateway.voting.engine import Engine
@@ -35,8 +35,7 @@ from scripts import make_golden_decisions as script
 from test_support import golden_sets
 from test_support.decision_paths import MEASURED, serve_deciding
 
-for library in ("xgboost", "onnx", "onnxruntime"):
-    pytest.importorskip(library, reason="needs the extra 'router'")
+pytest.importorskip("xgboost", reason="needs the extra 'router'")
 for library in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(library, reason="needs the extra 'serve'")
 
@@ -97,11 +96,11 @@ def test_golden_file_covers_every_policy_set_and_path() -> None:
     for name, found in golden["sets"].items():
         known = golden_sets.SETS[name]
         assert list(found) == [*known.variants, *script.RIVALS_OF.get(name, ())]
-        assert known.arms or set(POLICY_FACTORIES) < set(found)
+        assert known.arms or set(TRAINABLE) < set(found)
         for variant, paths in found.items():
             assert list(paths) == script.list_paths(name, variant)
     covered = {one for golden_set in golden_sets.SETS.values() for one in golden_set.calibrated}
-    assert set(POLICY_FACTORIES) < covered
+    assert set(TRAINABLE) < covered
 
 
 def test_set_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,18 +221,18 @@ def limit_rounds_of_gateway(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS: dict[str, tuple[str, str, Mutate]] = {
-    "replay by index": ("sequential-votes", "replay", one_more_sample("_run_index")),
+    "replay by index": ("sequential", "replay", one_more_sample("_run_index")),
     "replay by episode": ("adaptive-consistency", "replay", one_more_sample("_run_episode")),
     "replay of evidence": ("sequential-confidence", "replay", stop_one_order_early),
-    "session": ("sequential-votes", "session", stop_once(session, "decide")),
-    "sampler": ("sequential-votes", "sampler", stop_once(loop, "decide_by_lookup")),
-    "gateway": ("sequential-votes", "gateway", limit_rounds_of_gateway),
-    "first actions of a batch": ("sequential-votes", "batch", one_more_at_first),
-    "price of a batch": ("sequential-votes", "batch", next_price),
-    "later decisions of a batch": ("sequential-votes", "batch", one_round(stream, "Session")),
-    "price": ("fixed", "calibrate", change_calibration("price", lambda x: np.nextafter(x, 1))),
-    "cost": ("fixed", "calibrate", change_calibration("cost", lambda x: np.nextafter(x, 9))),
-    "verdict": ("fixed", "calibrate", change_calibration("verdict", lambda _: "gain")),
+    "session": ("sequential", "session", stop_once(session, "decide")),
+    "sampler": ("sequential", "sampler", stop_once(loop, "decide_by_lookup")),
+    "gateway": ("sequential", "gateway", limit_rounds_of_gateway),
+    "first actions of a batch": ("sequential", "batch", one_more_at_first),
+    "price of a batch": ("sequential", "batch", next_price),
+    "later decisions of a batch": ("sequential", "batch", one_round(stream, "Session")),
+    "price": ("mixture", "calibrate", change_calibration("price", lambda x: np.nextafter(x, 1))),
+    "cost": ("mixture", "calibrate", change_calibration("cost", lambda x: np.nextafter(x, 9))),
+    "verdict": ("mixture", "calibrate", change_calibration("verdict", lambda _: "gain")),
 }
 
 

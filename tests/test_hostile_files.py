@@ -36,14 +36,20 @@ from adacompute.graders.grader import COMMAND
 from adacompute.models.capabilities_cache import load_cached
 from adacompute.options.main import BatchOptions
 from adacompute.policies.bundles.bundle import load_bundle
-from adacompute.policies.bundles.bundle_files import FILE, TABLES, find_digest, unpack_tables
-from adacompute.policies.inference import OnnxModel
+from adacompute.policies.bundles.bundle_files import (
+    FILE,
+    TABLES,
+    find_digest,
+    locate_file,
+    unpack_tables,
+)
 from adacompute.spending.token_prices import parse_token_prices
 from adacompute.stages.batch import run_batch
 from adacompute.stages.collect import LOG, collect_run
 from adacompute.stages.inputs import describe_source
 from adacompute.stages.train import train_run
 from adacompute.storage import result_files
+from adacompute.storage.array_files import pack_arrays
 from adacompute.storage.decisions import read_decisions
 from adacompute.storage.regular_files import read_json
 from adacompute.storage.result_files import ResultFiles
@@ -86,8 +92,9 @@ def alter(bundle: Path, **entries: Any) -> Path:
 
 
 def replace_tables(bundle: Path, data: bytes) -> Path:
-    (bundle / TABLES).write_bytes(data)
-    return alter(bundle, files={TABLES: hashlib.sha256(data).hexdigest()})
+    digest = hashlib.sha256(data).hexdigest()
+    locate_file(bundle, TABLES, digest).write_bytes(data)
+    return alter(bundle, files={TABLES: digest})
 
 
 def command(marker: Path) -> str:
@@ -174,24 +181,6 @@ def test_the_operators_own_command_is_used(bundle: Path, marker: Path, tmp_path:
     assert request is not None
     session.tell(["2"] * request.n)
     assert session.answer == "2"
-
-
-def test_the_directory_of_an_encoder_is_not_taken_from_a_bundle(
-    bundle: Path, tmp_path: Path
-) -> None:
-    os.mkfifo(tmp_path / "model.onnx")  # whoever opens it waits for ever
-    notes = json.loads((bundle / FILE).read_text())["notes"]
-    name = f"embedding:{tmp_path}"
-    for entries in (
-        {"features": name},
-        {"features": f"{name}#0123456789abcdef"},
-        {"features": "embedding:#0123456789abcdef"},
-        {"notes": notes | {"features": name}},
-        {"notes": notes | {"parameters": {"features": name}}},
-    ):
-        alter(bundle, **{"features": "words", "notes": notes} | entries)
-        with refused(BundleError):
-            load_bundle(bundle)
 
 
 # Files of a bundle.
@@ -286,68 +275,55 @@ def test_kept_results_of_a_run_are_checked_before_they_are_allocated(
     assert not marker.exists()
 
 
-def make_onnx(kind: str) -> bytes:
-    """Return a model that maps features to scores, and does something else beside it."""
-    onnx = pytest.importorskip("onnx")
-    helper, proto = onnx.helper, onnx.TensorProto
-    trees: dict[str, Any] = {
-        "nodes_treeids": [0, 0, 0],
-        "nodes_nodeids": [0, 1, 2],
-        "nodes_featureids": [0, 0, 0],
-        "nodes_values": [0.0, 0.0, 0.0],
-        "nodes_modes": ["BRANCH_LT", "LEAF", "LEAF"],
-        "nodes_truenodeids": [1, 0, 0],
-        "nodes_falsenodeids": [2, 0, 0],
-        "target_treeids": [0, 0],
-        "target_nodeids": [1, 2],
-        "target_ids": [0, 1],
-        "target_weights": [1.0, 2.0],
-        "n_targets": 2,
-    }
-    faults: dict[str, dict[str, Any]] = {
-        "cycle": {"nodes_truenodeids": [0, 0, 0]},
-        "feature": {"nodes_featureids": [1 << 40, 0, 0]},
-        "target": {"target_ids": [0, 1 << 40]},
-        "targets": {"n_targets": 1 << 40},
-        "short": {"nodes_truenodeids": [1]},
-    }
-    trees |= faults.get(kind, {})
-    ensemble = helper.make_node(
-        "TreeEnsembleRegressor", ["features"], ["scores"], domain="ai.onnx.ml", **trees
-    )
-    nodes, weights = [ensemble], []
-    if kind == "memory":
-        size = helper.make_tensor("n", proto.INT64, [1], [1 << 36])
-        nodes = [
-            helper.make_node("ConstantOfShape", ["n"], ["zeros"]),
-            helper.make_node("ReduceSum", ["zeros"], ["sum"], keepdims=0),
-            helper.make_node("Add", ["features", "sum"], ["scores"]),
-        ]
-        weights = [size]
-    elif kind == "path":
-        weights = [helper.make_tensor("w", proto.FLOAT, [2], [0.0, 0.0])]
-        weights[0].ClearField("float_data")
-        weights[0].data_location = proto.EXTERNAL
-        weights[0].external_data.add(key="location", value="../../etc/passwd")
-        nodes = [helper.make_node("Add", ["features", "w"], ["scores"])]
-    sides = [
-        [helper.make_tensor_value_info(name, proto.FLOAT, [None, 2])]
-        for name in ("features", "scores")
-    ]
-    graph = helper.make_graph(nodes, "g", *sides, initializer=weights)
-    versions = [helper.make_opsetid("ai.onnx.ml", 3), helper.make_opsetid("", 17)]
-    made = helper.make_model(graph, opset_imports=versions, ir_version=8)
-    return bytes(made.SerializeToString())
+@pytest.fixture(scope="module")
+def fitted_router(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle of the paper's router."""
+    pytest.importorskip("xgboost", reason="needs the extra 'router'")
+    path = tmp_path_factory.mktemp("router") / "bundle"
+    ada.Router(levels=(1, 2, 4), budgets=[2.0]).fit(ada.read_samples("example")).save(path)
+    return path
 
 
-@pytest.mark.parametrize(
-    "kind", ["memory", "path", "cycle", "feature", "target", "targets", "short"]
-)
-def test_only_ensembles_of_trees_are_run(kind: str) -> None:
-    good = OnnxModel(make_onnx("good"))
-    assert good.predict(np.array([[-1.0, 0.0]], dtype=np.float32)).tolist() == [[1.0, 0.0]]
+TREES: dict[str, Callable[[dict[str, Any], Path], bytes | dict[str, Any]]] = {
+    "cycle": lambda good, _: change(good, "children", (0, 1), 0),
+    "far child": lambda good, _: change(good, "children", (0, 0), 10**8),
+    "negative child": lambda good, _: change(good, "children", (0, 0), -7),
+    "feature": lambda good, _: change(good, "feature", 0, 16),
+    "threshold": lambda good, _: change(good, "threshold", 0, np.nan),
+    "root": lambda good, _: change(good, "root", -1, 10**8),
+    "level": lambda good, _: change(good, "level", -1, 3),
+    "short": lambda good, _: good | {"0_leaf": good["0_leaf"][:-1]},
+    "kind": lambda good, _: good | {"0_feature": good["0_feature"].astype(np.int8)},
+    "missing": lambda good, _: {k: v for k, v in good.items() if k != "0_root"},
+    "another": lambda good, _: good | {"99_leaf": good["0_leaf"]},
+    "unnamed": lambda good, _: good | {"leaf": good["0_leaf"]},
+    "pickle": lambda _, path: archive(("0_leaf.npy", npy((1,), pickle.dumps(Evil(path)), "|O"))),
+    "promise": lambda _, __: archive(("0_leaf.npy", npy((1 << 31, 1), b"12345678"))),
+    "huge": lambda _, __: archive(("0_leaf.npy", npy((1 << 27,), bytes(1 << 29)))),
+}
+
+
+def change(good: dict[str, Any], name: str, index: Any, value: Any) -> dict[str, Any]:
+    """Change a number of the first model."""
+    array = good[f"0_{name}"].copy()
+    array[index] = value
+    return good | {f"0_{name}": array}
+
+
+@pytest.mark.parametrize("fault", TREES)
+def test_trees_of_a_router_are_checked_before_they_are_walked(
+    fitted_router: Path, marker: Path, tmp_path: Path, fault: str
+) -> None:
+    bundle = tmp_path / "router"
+    shutil.copytree(fitted_router, bundle)
+    good = unpack_tables(next(bundle.glob("tables-*.npz")).read_bytes())
+    replace_tables(bundle, pack_arrays(good))
+    assert load_bundle(bundle).policy.decides_once
+    made = TREES[fault](good, marker)
+    replace_tables(bundle, made if isinstance(made, bytes) else pack_arrays(made))
     with refused(BundleError):
-        OnnxModel(make_onnx(kind))
+        load_bundle(bundle)
+    assert not marker.exists()
 
 
 # Run directories.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.hash_requirements import EXTRAS, FURTHER
+from scripts.hash_requirements import EXTRAS
 from scripts.project_metadata import ProjectMetadata
 
 ROOT = Path(__file__).parents[1]
@@ -143,7 +143,6 @@ def test_the_image_has_what_the_gateway_needs() -> None:
     extras = PROJECT["optional-dependencies"]
     needed = [
         *PROJECT["dependencies"],
-        FURTHER.strip(),
         *(one for e in EXTRAS for one in extras[e]),
     ]
     assert {name_of(one) for one in needed} <= set(read_requirements("requirements.txt"))

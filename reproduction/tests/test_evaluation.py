@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.rows import SAMPLE_SCHEMA
-from adacompute.features.draft import ENTROPY, NOT_RECORDED, SURPRISE
-from adacompute.stages.inputs import read_pool
+from adacompute.stages.inputs import make_pool, read_recorded
 from adacompute.storage.store import Run
+from reproduction.drafts import add_free_draft, read_drafts
 from reproduction.evaluation import evaluate_run
-from reproduction.protocol import POLICIES, add_free_draft
+from reproduction.protocol import POLICIES
 
 Rows = list[dict[str, Any]]
 MakeRun = Callable[[Rows], Path]
@@ -60,22 +62,24 @@ def test_policies_that_need_texts_are_skipped_without_texts(rows: Rows, make_run
 
 
 @pytest.mark.parametrize(
-    ("recorded", "source"),
+    ("recorded", "value"),
     [
-        ({"entropy": 0.25, "top_logprobs": 5}, ENTROPY),
-        ({}, SURPRISE),
-        ({"mean_logprob": None}, NOT_RECORDED),
+        ({"entropy": 0.25, "top_logprobs": 5}, 0.25),
+        ({"mean_logprob": -0.5}, 1 - math.exp(-0.5)),
+        ({"mean_logprob": None}, None),
     ],
 )
 def test_draft_is_a_feature_that_is_not_paid_for(
-    rows: Rows, make_run: MakeRun, recorded: dict[str, Any], source: str
+    rows: Rows, make_run: MakeRun, recorded: dict[str, Any], value: float | None
 ) -> None:
     assert {"entropy", "top_logprobs"} <= set(SAMPLE_SCHEMA.names)
     run = make_run([{**row, **recorded} for row in rows])
-    pool = read_pool(Run(run), draft=True)
-    assert pool.draft is not None
-    assert pool.draft.source == source
+    samples = read_recorded(Run(run))
+    pool = make_pool(samples)
+    drafts = read_drafts(samples, pool)
     assert not pool.features[:, -1].any()
-    assert add_free_draft(pool).features[:, -1].any() == (source != NOT_RECORDED)
+    found = add_free_draft(pool, drafts).features[:, -1]
+    np.testing.assert_allclose(found, value or 0.0, rtol=1e-6)
     result = evaluate_run(run, budgets=(1.5,), policies=("fixed",))
-    assert result["entropy_estimate"] == pool.draft.describe()
+    assert result["entropy_estimate"] == (drafts and drafts.description)
+    assert (drafts is None) == (value is None)

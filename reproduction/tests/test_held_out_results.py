@@ -12,11 +12,11 @@ import pytest
 from adacompute.core.allocation.cutoff import choose
 from adacompute.core.allocation.oracle import solve
 from adacompute.evaluation.pool import Pool
-from adacompute.features.draft import SURPRISE, DraftUncertainty
 from adacompute.features.text import FEATURES
 from reproduction.ablations import compare_level_sets, measure_efficiency
 from reproduction.classifier_ablation import BY_QUESTION, BY_ROW, ablate
 from reproduction.comparison import measure_gap, tabulate_main
+from reproduction.drafts import Drafts
 from reproduction.feature_importance import measure_importance
 from reproduction.protocol import evaluate_paper
 from reproduction.run_data import BUDGETS, RunData
@@ -104,11 +104,11 @@ def test_unpaid_draft_does_not_leak_into_held_out_results(
 ) -> None:
     features = np.zeros((N_QUESTIONS, len(FEATURES)), dtype=np.float32)
     features[:, : run.pool.features.shape[1]] = run.pool.features
-    best = run.window_table.utility.argmax(axis=1).repeat(N_SAMPLES)  # a draft that tells the level
+    best = run.window_table.utility.argmax(axis=1)  # a draft that tells the level
     pool = replace(run.pool, features=features)
-    leaky = replace(pool, draft=DraftUncertainty(best.astype(np.float64), SURPRISE))
+    leaky = Drafts(pool.key, best.astype(np.float64), "leaky")
     (with_draft, held_out), (without, plain) = (
-        measure(replace(run, pool=one)) for one in (leaky, pool)
+        measure(replace(run, pool=pool, drafts=one)) for one in (leaky, None)
     )
     assert not np.array_equal(with_draft, without)
     assert np.array_equal(held_out, plain)

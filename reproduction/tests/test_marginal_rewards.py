@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from adacompute.core.allocation.cutoff import choose
-from adacompute.core.types import Float32Array, FloatArray, UtilityTable
+from adacompute.core.types import Float32Array, FloatArray, UtilityTable, make_levels
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.pool import Pool
 from reproduction.marginal_rewards import MarginalRewards, make_marginal_rewards
@@ -21,7 +21,9 @@ def test_marginal_rewards_at_a_threshold_are_a_greedy_batch() -> None:
             return rewards[features[:, 0].astype(np.int64)]
 
     features = np.arange(30, dtype=np.float32)[:, None]
-    utility = MarginalRewards(Known(), steps).predict(features)
+    levels = make_levels((1, 2, 4, 8))
+    prepared = MarginalRewards(levels, Known(), steps).prepare_features(features)
+    utility = prepared.astype(np.float64)
     table = UtilityTable(utility, np.cumsum(steps))
     taken = np.zeros(30, dtype=np.int64)
     while True:  # a batch gives the next step to the question with the largest reward per sample

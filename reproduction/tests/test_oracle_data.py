@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -39,7 +41,7 @@ N_SAMPLES = 48
 TRUE_NAMES = dict(zip(NAMES, ("easy", "responsive", "diminishing", "hopeless"), strict=True))
 
 
-def make_run(population: Population, n_samples: int = N_SAMPLES, **known: list[str]) -> RunData:
+def make_run(population: Population, n_samples: int = N_SAMPLES, **known: Any) -> RunData:
     answers = population.sample(n_samples, seed=1)
     key = np.arange(len(population), dtype=np.uint64)
     pool = Pool(answers, key, key, population.features, np.ones(len(answers.answer)))

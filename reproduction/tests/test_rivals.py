@@ -315,10 +315,10 @@ def test_confidence_helps_where_it_tells(one_arm: Experiment) -> None:
 
 
 def test_rivals_are_scored_but_not_trained(one_arm: Experiment) -> None:
-    for name in (*RIVALS, *ARM_RIVALS):
+    for name in (*RIVALS, *ARM_RIVALS, "retry"):
         with pytest.raises(ConfigError, match=name):
             find_trainable(name)
-    assert find_trainable("retry") is POLICY_FACTORIES["retry"]
+    assert find_trainable("mixture") is POLICY_FACTORIES["mixture"]
     policy = RIVALS["bayesian-stopping"](one_arm, np.arange(40)).policy
     assert policy.prepare_features(np.ones((3, 2), dtype=np.float32)).shape == (3, 0)
     assert len(policy.levels) == N_SAMPLES
@@ -371,7 +371,7 @@ def test_what_was_recorded_decides_which_rivals_are_scored() -> None:
 def test_rivals_are_listed_for_one_arm_or_for_several() -> None:
     assert set(RIVALS) < set(list_policies())
     assert set(ARM_RIVALS) == set(list_policies(ARMS)) - {
-        *("mixture-votes", "mixture", "escalate", "sequential", "oracle"),
+        *("mixture-votes", "mixture", "sequential", "oracle"),
         *only_arms(ARMS),
     }
     assert scored_names(make_pool(ARMS), policies=[*ARM_RIVALS]) == [*ARM_RIVALS]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from adacompute.api.estimators import (
         AdaptiveConsistency,
         DecidedVotes,
-        Fixed,
         Mixture,
+        Router,
         Sequential,
     )
     from adacompute.api.samples import Samples, read_samples
@@ -63,7 +63,6 @@ __all__ = [
     "DataError",
     "DecidedVotes",
     "Estimator",
-    "Fixed",
     "Grader",
     "GraderError",
     "InfeasibleBudget",
@@ -78,6 +77,7 @@ __all__ = [
     "RateLimited",
     "Request",
     "RequestRejected",
+    "Router",
     "Sample",
     "SampledAnswer",
     "Sampler",
@@ -105,7 +105,7 @@ _MODULES = {
     "api.bundles": "load_policy",
     "api.calibration": "Calibration calibrate",
     "api.estimator": "Estimator Pretrained",
-    "api.estimators": "AdaptiveConsistency DecidedVotes Fixed Mixture Sequential",
+    "api.estimators": "AdaptiveConsistency DecidedVotes Mixture Router Sequential",
     "api.samples": "Samples read_samples",
     "api.scores": "Scores evaluate",
     "api.serving": "create_app",

@@ -1,18 +1,9 @@
-"""Research: estimators, types and functions that research and extensions need.
+"""Research: types and functions that research and extensions need.
 
-The paper's estimators and the rules of the literature, the solver's results, and the types that
-policies, graders and models of one's own meet. It defines nothing itself.
+The solver's results, and the types that policies, graders and models of one's own meet. It
+defines nothing itself.
 """
 
-from adacompute.api.estimators import (
-    EarlyStopping,
-    LongestFirst,
-    Random,
-    Retry,
-    Router,
-    SequentialVotes,
-    ValueRouter,
-)
 from adacompute.core.allocation.oracle import Frontier, dual, frontier
 from adacompute.core.answers import Answers
 from adacompute.core.types import Allocation, Level, Split
@@ -28,25 +19,18 @@ from adacompute.spending.token_prices import TokenPrices
 __all__ = [
     "Allocation",
     "Answers",
-    "EarlyStopping",
     "Estimate",
     "FittedPolicy",
     "Frontier",
     "FrontierPoint",
     "Grades",
     "Level",
-    "LongestFirst",
     "ObservedSamples",
     "ParsedAnswer",
-    "Random",
-    "Retry",
-    "Router",
     "SampleMatrix",
-    "SequentialVotes",
     "Split",
     "TokenPrices",
     "TotalUsage",
-    "ValueRouter",
     "dual",
     "estimate",
     "frontier",

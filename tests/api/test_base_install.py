@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import adacompute as ada
-from adacompute import research
 
 EXTRAS = (
     *("xgboost", "onnx", "onnxruntime", "math_verify", "pandas", "polars"),
@@ -27,7 +26,6 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 import adacompute as ada
-from adacompute import research
 
 for name in ada.__all__:
     getattr(ada, name)
@@ -47,7 +45,7 @@ async def model(prompt, n):
 
 print(session.answer, asyncio.run(ada.Sampler(policy, model=model, budget=2.5).run("?")).answer)
 for use in (
-    lambda: research.Router().fit(samples),
+    lambda: ada.Router().fit(samples),
     lambda: samples.to_pandas(),
     lambda: ada.create_app({{"m": policy}}, base_url=URL, budget=2.5, accept_verdict=True),
 ):
@@ -87,7 +85,7 @@ print({name.split(".")[0] for name in sys.modules} & {"scipy", "sklearn", "xgboo
 @pytest.mark.slow
 def test_serving_imports_no_library_of_learners(tmp_path: Path) -> None:
     samples = ada.read_samples("example").take(range(0, 300, 3))
-    for policy in (ada.Sequential(max_samples=4), research.Router(levels=(1, 2, 4))):
+    for policy in (ada.Sequential(max_samples=4), ada.Router(levels=(1, 2, 4))):
         ada.calibrate(policy.fit(samples), samples, budget=2.0)
         policy.save(tmp_path / policy.kind)
     command = [sys.executable, "-c", SERVE, *map(str, sorted(tmp_path.iterdir()))]

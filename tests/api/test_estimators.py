@@ -11,19 +11,17 @@ import numpy as np
 import pytest
 
 import adacompute as ada
-from adacompute import research
 from adacompute.api.estimator import clone
 from adacompute.api.estimators import ESTIMATORS
-from adacompute.evaluation.factories import POLICY_FACTORIES
+from adacompute.evaluation.factories import TRAINABLE
 
 EVERY = list(ESTIMATORS.values())
-LEARNED = {"router", "value-router", "sequential", "sequential-votes"}
+LEARNED = {"router", "sequential"}
 CHANGES: dict[str, Any] = {
     "levels": (1, 2, 4),
     "max_samples": 4,
-    "features": "extended",
+    "features": "words",
     "classifier": "logistic",
-    "cost_sensitive": True,
     "budgets": (2.0, 3.0),
     "tie_break": "logprob",
     "evidence": "votes",
@@ -37,9 +35,8 @@ def changed(kind: Any) -> Any:
 
 
 def test_every_kind_of_policy_has_an_estimator() -> None:
-    assert set(ESTIMATORS) == set(POLICY_FACTORIES)
-    public = vars(research) | {name: getattr(ada, name) for name in ada.__all__}
-    assert all(public[kind.__name__] is kind for kind in EVERY)
+    assert set(ESTIMATORS) == set(TRAINABLE)
+    assert all(getattr(ada, kind.__name__) is kind for kind in EVERY)
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -47,7 +44,7 @@ def test_parameters_are_stored_as_given_and_shown(kind: Any) -> None:
     default, other = kind(), changed(kind)
     for estimator in (default, other):
         assert vars(estimator) == estimator.get_params() == estimator.get_params(deep=True)
-        again = eval(repr(estimator), vars(ada) | vars(research))  # noqa: S307
+        again = eval(repr(estimator), vars(ada))  # noqa: S307
         assert again.get_params() == estimator.get_params()
     for name, value in CHANGES.items():
         if name in other.get_params():
@@ -101,7 +98,7 @@ def test_fit_returns_the_estimator_with_learned_attributes(kind: Any, hundred: a
     assert repr(estimator) == repr(kind())
 
 
-@pytest.mark.parametrize("name", ["sequential", "value-router", "adaptive-consistency"])
+@pytest.mark.parametrize("name", ["sequential", "router", "adaptive-consistency"])
 def test_fit_is_what_the_command_line_trains(name: str, source: Path, tmp_path: Path) -> None:
     from adacompute.policies.bundles.bundle import load_bundle
     from adacompute.stages.import_samples import import_samples
@@ -147,13 +144,13 @@ def test_the_policy_that_ships_loads_calibrated() -> None:
 @pytest.mark.parametrize(
     ("estimator", "named"),
     [
-        (ada.Fixed(levels=(4, 2)), "4, 2"),
-        (ada.Fixed(levels=()), "levels"),
+        (ada.Router(levels=(4, 2)), "4, 2"),
+        (ada.Router(levels=()), "levels"),
         (ada.Sequential(max_samples=0), "0"),
         (ada.Sequential(seed=-1), "seed"),
         (ada.Mixture(tie_break="coin"), "coin"),
-        (research.ValueRouter(features="nonsense"), "nonsense"),
-        (ada.Fixed(levels=(64, 128)), "64"),
+        (ada.Router(features="nonsense"), "nonsense"),
+        (ada.Router(levels=(64, 128)), "64"),
     ],
 )
 def test_wrong_parameters_are_refused_by_fit(

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import adacompute as ada
-from adacompute import research
 from adacompute.api.estimators import ESTIMATORS
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.evaluate import evaluate_run
@@ -137,9 +136,9 @@ def test_pretrained_policies_are_scored_on_other_questions_only(example: ada.Sam
 
 
 def test_loaded_policies_are_refitted(hundred: ada.Samples, tmp_path: Path) -> None:
-    research.ValueRouter(levels=LEVELS).fit(hundred).save(tmp_path / "policy")
+    ada.Router(levels=LEVELS).fit(hundred).save(tmp_path / "policy")
     loaded = ada.load_policy(tmp_path / "policy")
-    fresh = research.ValueRouter(levels=LEVELS)
+    fresh = ada.Router(levels=LEVELS)
     scores = ada.evaluate({"loaded": loaded, "fresh": fresh}, hundred, budgets=[2.0])
     left, right = scores.rows
     assert {**left, "policy": ""} == {**right, "policy": ""}
@@ -148,7 +147,7 @@ def test_loaded_policies_are_refitted(hundred: ada.Samples, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_evaluate_is_what_the_command_line_prints(source: Path, tmp_path: Path) -> None:
-    names = ["fixed", "mixture", "retry", "value-router", "adaptive-consistency", "sequential"]
+    names = ["fixed", "mixture", "retry", "router", "adaptive-consistency", "sequential"]
     import_samples(source, tmp_path / "run", grader="numeric")
     printed = evaluate_run(tmp_path / "run", budgets=(1.5, 2.0), policies=[*names, "oracle"])
     estimators = [ESTIMATORS[name]() for name in names]
@@ -200,7 +199,7 @@ def test_calibration_sets_the_price_of_budgets(hundred: ada.Samples) -> None:
 
 
 def test_infeasible_budgets_are_refused(hundred: ada.Samples) -> None:
-    policy = ada.Fixed().fit(hundred)
+    policy = ada.Mixture().fit(hundred)
     with pytest.raises(ada.InfeasibleBudget, match=r"0\.5"):
         ada.calibrate(policy, hundred, budget=0.5)
     with pytest.raises(ada.InfeasibleBudget, match=r"0\.5"):
@@ -219,7 +218,7 @@ def test_infeasible_budgets_are_refused(hundred: ada.Samples) -> None:
 def test_budgets_and_samples_that_cannot_be_used_give_one_warning(hundred: ada.Samples) -> None:
     recorded = hundred.n_samples // len(hundred)
     with pytest.warns(UserWarning, match=f"max_samples is {recorded + 1}") as caught:
-        policy = research.EarlyStopping(max_samples=recorded + 1).fit(hundred)
+        policy = ada.DecidedVotes(max_samples=recorded + 1).fit(hundred)
     assert [Path(one.filename) for one in caught] == [Path(__file__)]
     with pytest.warns(UserWarning, match="budget of 500") as caught:
         result = ada.calibrate(policy, hundred, budget=500)
@@ -227,7 +226,7 @@ def test_budgets_and_samples_that_cannot_be_used_give_one_warning(hundred: ada.S
     assert result.max_budget == max(point.budget for point in result.frontier) < 500
     for wrong in (0, -1, 2.5, "many"):
         with pytest.raises(ada.ConfigError, match="max_samples"):
-            research.EarlyStopping(max_samples=wrong).fit(hundred)  # type: ignore[arg-type]
+            ada.DecidedVotes(max_samples=wrong).fit(hundred)  # type: ignore[arg-type]
 
 
 def test_progress_is_reported(hundred: ada.Samples, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,7 +268,7 @@ def test_rows_are_named_by_kind_or_by_parameters(hundred: ada.Samples) -> None:
     policies: list[Any] = [
         ada.Mixture(max_samples=2),
         ada.Mixture(max_samples=4),
-        ada.Fixed(),
+        "fixed",
         "mixture",
     ]
     names = [row["policy"] for row in ada.evaluate(policies, hundred, budgets=[1.5]).rows]
@@ -292,9 +291,9 @@ def test_every_policy_keeps_to_its_own_levels(hundred: ada.Samples) -> None:
 
 def test_router_parameters_reach_the_folds(hundred: ada.Samples) -> None:
     routers = {
-        "plain": research.ValueRouter(levels=LEVELS),
-        "extended": research.ValueRouter(levels=LEVELS, features="extended"),
-        "seeded": research.ValueRouter(levels=LEVELS, seed=7),
+        "plain": ada.Router(levels=LEVELS),
+        "words": ada.Router(levels=LEVELS, features="words"),
+        "seeded": ada.Router(levels=LEVELS, seed=7),
     }
     rows = ada.evaluate(routers, hundred, budgets=[2.0]).rows
     assert len({row["accuracy"] for row in rows}) > 1
@@ -311,7 +310,7 @@ def test_router_parameters_reach_the_folds(hundred: ada.Samples) -> None:
         (["mixture"], {"budgets": []}, "budget"),
         (["mixture"], {"levels": [4, 2]}, "levels"),
         (["mixture"], {"seed": -1}, "seed"),
-        ([ada.Mixture(tie_break="logprob"), ada.Fixed()], {}, "logprob"),
+        ([ada.Mixture(tie_break="logprob"), ada.DecidedVotes()], {}, "logprob"),
         ([ada.Pretrained(KnownLevels({}, (1, 40)), trained_on="nothing")], {}, "40"),
     ],
 )
@@ -359,17 +358,6 @@ def test_an_estimator_that_sets_no_policy_is_refused(hundred: ada.Samples) -> No
 
     with pytest.raises(ada.NotFittedError, match="Nothing"):
         ada.evaluate(Nothing(), hundred, budgets=[2.0])
-
-
-def test_a_fixed_policy_is_calibrated_to_a_level_within_the_budget(hundred: ada.Samples) -> None:
-    policy = ada.Fixed(levels=[1, 2, 4]).fit(hundred)
-    result = ada.calibrate(policy, hundred, budget=3.0)
-    (row,) = ada.evaluate(policy, hundred, budgets=[3.0]).rows
-    assert result.cost == row["cost"] == 2.0
-    assert (result.gain, result.gain_low) == pytest.approx(
-        (row["difference"], row["difference_low"])
-    )
-    assert {point.cost for point in result.frontier} == {1.0, 2.0, 4.0}
 
 
 def test_a_policy_that_reads_words_is_calibrated_with_them(hundred: ada.Samples) -> None:

@@ -75,7 +75,7 @@ def test_a_larger_budget_takes_no_fewer_samples(policy: ada.Estimator) -> None:
 
 
 def test_a_price_needs_no_calibration(hundred: ada.Samples) -> None:
-    fitted = ada.Fixed(levels=(1, 4)).fit(hundred)
+    fitted = ada.Mixture(max_samples=4, evidence="votes").fit(hundred)
     session = fitted.start(QUESTION, price=fitted.prices_[-1])
     answer_with(session, ["1", "2", "2", "3"])
     assert (session.answer, session.n_samples) == ("2", 4)

@@ -22,7 +22,7 @@ from adacompute.features.text import extract_features
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundle
 from adacompute.policies.confidence import SIGNALS
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.router import RouterTraining, fit_router, fit_value_router
+from adacompute.policies.router import RouterTraining, fit_router
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 from adacompute.stages.train import make_bundle
@@ -79,13 +79,6 @@ def _training() -> tuple[Float32Array, UtilityTable]:
     base = 1 / (1 + np.exp(features[:, 4:5] - 2))
     gain = np.log2(COST) * rng.uniform(0, 0.1, (400, 1)) * (features[:, 1:2] > 6)
     return features, UtilityTable(np.clip(base + gain, 0, 1), COST)
-
-
-@pytest.fixture(scope="session")
-def value_router() -> Bundle:
-    """A router that predicts utilities."""
-    pytest.importorskip("xgboost", reason="needs the extra 'router'")
-    return Bundle(fit_value_router(*_training(), LEVELS), sample_cost=1.0)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ for name in ("xgboost", "onnx", "onnxruntime", "math_verify"):
 def test_base_install_scores_without_routers(run: Path, execute: Execute) -> None:
     options = ("--budgets", "1.5", "--levels", "1,2")
     scores = execute("evaluate", run, *options, "--json", before=BASE_ONLY).document
-    assert scores["skipped"].keys() == {"router", "value-router"}
+    assert scores["skipped"].keys() == {"router"}
     assert all("pip install 'adacompute[router]'" in why for why in scores["skipped"].values())
     assert {row["policy"] for row in scores["rows"]} >= {"mixture", "oracle", "sequential"}
     shown = execute("evaluate", run, *options, before=BASE_ONLY)

@@ -84,7 +84,7 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
             *("--total", "20", "--plan-only"),
         ),
         "spend": (spent(place / "calls"),),
-        "report": (run, "--out", place / "report.html", "--policy", "early-stopping"),
+        "report": (run, "--out", place / "report.html", "--policy", "adaptive-consistency"),
         "fit": (
             trained[0].with_name("many.parquet"),
             *("--out", place / "fitted", "--budget", "1"),
@@ -209,10 +209,10 @@ def test_documents_have_the_keys_of_the_contract(call: Call, every_command: Exam
 
 
 @pytest.mark.slow
-def test_rows_of_learned_routers_have_extra_keys(call: Call, run: Path) -> None:
-    options = ("--config", "budgets=1.5", "--levels", "1,2", "--policies", "router,value-router")
+def test_rows_of_the_router_have_extra_keys(call: Call, run: Path) -> None:
+    options = ("--config", "budgets=1.5", "--levels", "1,2", "--policies", "router")
     rows = call("evaluate", run, *options, "--json").document["rows"]
-    assert [row["policy"] for row in rows] == ["router", "value-router"]
+    assert [row["policy"] for row in rows] == ["router"]
     for row in rows:
         assert {"imitation", "oracle_gap", "regret", "regret_bound"} <= row.keys()
 

@@ -184,7 +184,7 @@ def test_a_bundle_records_its_token_prices(
     more = [{**row, **{name: f"{row[name]} again" for name in names}} for row in rows]
     place = make_run(tokens([*rows, *more]))
     options: dict[str, Any] = {"unit": "money", "token_prices": prices, "native_n": True}
-    options |= {"policy": "early-stopping", "levels": (1, 2, 4)}
+    options |= {"policy": "decided-votes", "levels": (1, 2, 4)}
     made = train_run(place, out=tmp_path / "bundle", **options)
     assert made["round_cost"] == pytest.approx(2 * 100 / 1e6)
     bundle = load_bundle(tmp_path / "bundle")

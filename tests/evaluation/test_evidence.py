@@ -269,7 +269,7 @@ def test_every_policy_is_compared_with_weighted_votes() -> None:
 
 def test_arms_are_scored_together() -> None:
     scores = score_pool(make_arm_pool(60), budgets=[2.0, 6.0], levels=[1, 2, 4], n_permutations=4)
-    ours = {"mixture-votes", "mixture", "escalate", "sequential", "oracle"}
+    ours = {"mixture-votes", "mixture", "sequential", "oracle"}
     assert {row["policy"] for row in scores.rows} == ours | {"only small", "only large"}
 
 

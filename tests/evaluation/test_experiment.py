@@ -14,13 +14,14 @@ from adacompute.evaluation.factories import POLICY_FACTORIES, find_factory
 from adacompute.evaluation.kept_results import Arrays
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import ReplayResult
+from adacompute.evaluation.rivals import EarlyStoppingRule, RetryRule
 from adacompute.evaluation.scoring import held_out
 from adacompute.evaluation.scoring.policy_score import score_policy
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
-from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
-from adacompute.policies.uniform import FixedRule, RetryRule
+from adacompute.policies.stopping import AdaptiveConsistencyRule
+from adacompute.policies.uniform import FixedRule
 
 LEVELS, BUDGETS = (1, 2, 4), (2.0,)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import adacompute
-from adacompute import register_policy, research
+from adacompute import register_policy
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import IntArray
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
@@ -200,7 +200,7 @@ def test_a_page_draws_a_registered_policy(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     register_policy("own", make_retry)
     out = tmp_path / "page.html"
-    known: dict[str, Any] = {"policy": "early-stopping", "levels": (1, 2)}
+    known: dict[str, Any] = {"policy": "adaptive-consistency", "levels": (1, 2)}
     report_run(run, out=out, policies=("own",), **known)
     assert ">own<" in out.read_text(encoding="utf-8")
     with pytest.raises(ConfigError, match="other"):
@@ -209,7 +209,7 @@ def test_a_page_draws_a_registered_policy(run: Path, tmp_path: Path) -> None:
 
 def test_estimators_are_evaluated_beside_registered_policies(example: Any) -> None:
     register_policy("own", make_retry)
-    scores = adacompute.evaluate(["own", research.Retry()], example, budgets=[2.0])
+    scores = adacompute.evaluate(["own", "retry"], example, budgets=[2.0])
     assert [row["policy"] for row in scores.rows] == ["own", "retry"]
     assert np.isfinite(scores.rows[0]["accuracy"])
 

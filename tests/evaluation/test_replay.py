@@ -18,6 +18,7 @@ from adacompute.evaluation import replay as replay_module
 from adacompute.evaluation.evidence import Evidence
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay, ReplayResult
+from adacompute.evaluation.rivals import EarlyStoppingRule, RetryRule
 from adacompute.policies.policy import Policy
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
@@ -25,8 +26,7 @@ from adacompute.policies.sequential.arm_samples import ArmSamples
 from adacompute.policies.sequential.policy import SequentialPolicy
 from adacompute.policies.sequential.prior import Prior
 from adacompute.policies.sequential.vote_table import VoteTable
-from adacompute.policies.stopping import EarlyStoppingRule
-from adacompute.policies.uniform import FixedRule, RetryRule
+from adacompute.policies.uniform import FixedRule
 from test_support.arm_policies import escalating_policy, uniform_policy
 from test_support.states import measure_states
 

@@ -102,9 +102,9 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[PolicyFactory]:
 
 
 def test_evaluate_reads_what_fit_computed(run: Path, scored: list[PolicyFactory]) -> None:
-    names = ["adaptive-consistency", "value-router"]
+    names = ["adaptive-consistency", "router"]
     evaluate_run(run, levels=LEVELS, policies=names, budgets=[1.5, 2.5])
-    assert find_factory("value-router") in scored
+    assert find_factory("router") in scored
     assert find_factory("adaptive-consistency") not in scored
 
 
@@ -113,17 +113,17 @@ def test_evaluate_reads_folds_that_calibrate_computed(
 ) -> None:
     run, out = fitted / "bundle" / "run", tmp_path / "other"
     shutil.rmtree(run / DIRECTORY)
-    train_run(run, policy="early-stopping", out=out, levels=LEVELS)
+    train_run(run, policy="adaptive-consistency", out=out, levels=LEVELS)
     calibrate_run(run, bundle=out, budget=2.0)
     scored.clear()
-    evaluate_run(run, levels=LEVELS, policies=["early-stopping", "retry", "fixed"])
+    evaluate_run(run, levels=LEVELS, policies=["adaptive-consistency", "retry", "fixed"])
     assert find_factory("fixed") in scored
-    assert find_factory("early-stopping") not in scored
+    assert find_factory("adaptive-consistency") not in scored
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "altered", "empty"])
 def test_damaged_results_are_computed_again(run: Path, damage: str) -> None:
-    names = ["mixture", "early-stopping", "sequential", "oracle"]
+    names = ["mixture", "adaptive-consistency", "sequential", "oracle"]
     expected = evaluate_run(run, levels=LEVELS, policies=names)
     (run / "evaluate.manifest.json").unlink()
     for path in (run / DIRECTORY).iterdir():
@@ -180,8 +180,8 @@ def test_report_is_about_the_policy_that_was_fitted_last(run: Path, tmp_path: Pa
     document = json.loads((run / "report.json").read_text())
     assert (document["levels"], document["budget"]) == (list(LEVELS), 2.0)
     assert "adaptive-consistency" in (tmp_path / "page.html").read_text()
-    other = report_run(run, out=tmp_path / "page.html", policy="early-stopping", budget=3.0)
-    assert (other["policy"], other["budget"]) == ("early-stopping", 3.0)
+    other = report_run(run, out=tmp_path / "page.html", policy="adaptive-consistency", budget=3.0)
+    assert (other["policy"], other["budget"]) == ("adaptive-consistency", 3.0)
 
 
 def test_report_takes_all_that_fit_was_given(
@@ -194,7 +194,7 @@ def test_report_takes_all_that_fit_was_given(
     source = write(tmp_path / "priced.parquet", priced)
     (tmp_path / "prices.toml").write_text("[models.listed]\ninput = 1.0\noutput = 4.0\n")
     monkeypatch.chdir(tmp_path)
-    options: dict[str, Any] = {"policy": "retry", "levels": LEVELS, "budget": 0.0001}
+    options: dict[str, Any] = {"policy": "decided-votes", "levels": LEVELS, "budget": 0.0001}
     options |= {"unit": "money", "token_prices": Path("prices.toml"), "price_as": {"own": "listed"}}
     fit_run(str(source), out=tmp_path / "bundle", seed=3, **options)
     expected = json.loads((tmp_path / "bundle" / "run" / "report.json").read_text())
@@ -202,7 +202,11 @@ def test_report_takes_all_that_fit_was_given(
     monkeypatch.chdir(tmp_path / "elsewhere")
     none: dict[str, Any] = {"price_as": {}, "unit": None, "seed": None}
     result = report_run(tmp_path / "bundle" / "run", out=tmp_path / "page.html", **none)
-    assert (result["policy"], result["unit"], result["budget"]) == ("retry", "money", 0.0001)
+    assert (result["policy"], result["unit"], result["budget"]) == (
+        "decided-votes",
+        "money",
+        0.0001,
+    )
     assert json.loads((tmp_path / "bundle" / "run" / "report.json").read_text()) == expected
 
 

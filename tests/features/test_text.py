@@ -19,7 +19,6 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.features import block
 from adacompute.features import text as text_features
 from adacompute.features.text import (
-    EXTRA_FEATURES,
     FEATURE_SETS,
     FEATURES,
     VERSION,
@@ -39,7 +38,7 @@ PROSE = st.lists(WORDS, max_size=30).map(" ".join)
 ANY = st.one_of(st.text(max_size=60), ASCII, PROSE, st.lists(st.one_of(WORDS, ASCII)).map("".join))
 
 
-def named(text: str | None, features: str = "extended") -> dict[str, float]:
+def named(text: str | None, features: str = "paper") -> dict[str, float]:
     row = extract_features(pa.array([text], pa.string()), features=features)[0]
     return dict(zip(FEATURE_SETS[features], row.tolist(), strict=True))
 
@@ -73,14 +72,6 @@ def reference(text: str) -> dict[str, float]:
         "has_multi_step_word": has["step"],
         "avg_word_length": sum(map(len, words)) / max(1, len(words)),
         "unique_word_ratio": len(set(folded)) / max(1, len(folded)),
-        "has_square_roots": bool(re.search(r"\\[A-Za-z]?sqrt", text)) or has["root"],
-        "has_equation": "=" in text,
-        "capitalised_words": sum("A" <= word[0] <= "Z" for word in words),
-        "latex_commands": len(re.findall(r"\\[A-Za-z]", text)),
-        "newline_count": text.count("\n"),
-        "digit_share": sum("0" <= c <= "9" for c in text) / max(1, len(text)),
-        "negation_words": sum(word in lists["negation"] for word in folded),
-        "operator_count": sum(c in "+-*/^=<>" for c in text),
     }
     return {name: float(value) for name, value in found.items()}
 
@@ -97,23 +88,23 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(
     texts: list[str], cuts: list[int], size: int
 ) -> None:
     array = pa.array(texts, pa.string())
-    whole = extract_features(array, features="extended")
+    whole = extract_features(array)
     edges = sorted({0, len(texts), *(cut for cut in cuts if cut <= len(texts))})
     pieces = [array[low:high] for low, high in itertools.pairwise(edges)]
-    split = [extract_features(piece, features="extended") for piece in pieces]
+    split = [extract_features(piece) for piece in pieces]
     assert np.array_equal(np.concatenate([whole[:0], *split]), whole)
     chunked = pa.chunked_array([*pieces, array[:0]], pa.string())
-    assert np.array_equal(extract_features(chunked, features="extended"), whole)
+    assert np.array_equal(extract_features(chunked), whole)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block, "BLOCK_BYTES", size)
-        assert np.array_equal(extract_features(array, features="extended"), whole)
+        assert np.array_equal(extract_features(array), whole)
 
 
 @given(ANY)
 def test_every_text_has_finite_features(text: str) -> None:
     for wide in (pa.string(), pa.large_string()):
-        row = extract_features(pa.array([text], wide), features="extended")
-        assert row.shape == (1, 26)
+        row = extract_features(pa.array([text], wide))
+        assert row.shape == (1, 16)
         assert np.isfinite(row).all()
         assert (row >= 0).all()
 
@@ -149,7 +140,7 @@ def test_a_hostile_text_is_read_quickly(name: str) -> None:
     assert time.process_time() - begun < 10.0
     assert all(math.isfinite(value) for value in found.values())
     assert found["prompt_length_chars"] == len(text)
-    beside = extract_features(pa.array(["x", text, "y"]), features="extended")
+    beside = extract_features(pa.array(["x", text, "y"]))
     assert beside[1].tolist() == list(found.values())
 
 
@@ -176,16 +167,6 @@ def test_magnitudes_are_logarithms_that_never_overflow() -> None:
         ("has_fraction", r"\tfrac34", 1),
         ("has_percentage", "20\\% of it", 1),
         ("has_percentage", "percent", 1),
-        ("has_square_roots", "√2", 1),
-        ("has_square_roots", "the square root of 2", 1),
-        ("has_square_roots", "the square of 2", 0),
-        ("has_multi_subproblems", "(a) Find x. (b) Find y.", 1),
-        ("has_multi_subproblems", "Find f(a) and f(b).", 0),
-        ("has_multi_subproblems", "How many? How long?", 1),
-        ("answer_choices", "Which?\nA: 0\nB: 1\nC: 2", 3),
-        ("answer_choices", "Which? (A) 0 (B) 1", 2),
-        ("answer_choices", "A cat. I am.", 0),
-        ("negation_words", "It is not so, and it isn't that; never.", 3),
         ("sentence_count", 'He said "Stop." Then he left', 2),
         ("sentence_count", "3.5 apples", 1),
         ("numbers_count", "(1,2) and 12,345 and 3.5", 4),
@@ -201,23 +182,18 @@ def test_feature(name: str, text: str, value: float) -> None:
 def test_every_keyword_is_found_in_its_list() -> None:
     column = {"time": "has_time_word", "money": "has_money_word", "rate": "has_rate_word"}
     column |= {"step": "has_multi_step_word", "percent": "has_percentage"}
-    column |= {"root": "has_square_roots", "negation": "negation_words"}
     for kind, words in text_features._KEYWORDS.items():
-        table = extract_features(
-            pa.array([f"a {word.upper()}, b" for word in words.split()]), features="extended"
-        )
-        assert (table[:, FEATURE_SETS["extended"].index(column[kind])] == 1).all()
+        table = extract_features(pa.array([f"a {word.upper()}, b" for word in words.split()]))
+        assert (table[:, FEATURES.index(column[kind])] == 1).all()
 
 
-def test_extended_adds_to_the_sixteen_of_the_paper() -> None:
+def test_words_add_to_the_sixteen_of_the_paper() -> None:
     assert len(FEATURES) == 16
-    assert FEATURE_SETS["extended"] == FEATURES + EXTRA_FEATURES
-    assert len(set(FEATURE_SETS["extended"])) == len(FEATURE_SETS["extended"])
+    assert FEATURE_SETS["words"][:16] == FEATURES
     assert isinstance(VERSION, int)
     texts = pa.array(["How many are 3/4 of $20 each hour?", None, "x"])
-    assert np.array_equal(
-        extract_features(texts), extract_features(texts, features="extended")[:, :16]
-    )
+    words = extract_features(texts, features="words")[:, :16]
+    assert np.array_equal(extract_features(texts), words)
 
 
 def test_the_matrix_is_float32_and_contiguous() -> None:
@@ -230,12 +206,12 @@ def test_the_matrix_is_float32_and_contiguous() -> None:
 
 def test_a_null_text_has_no_feature() -> None:
     for texts in (pa.array([None], pa.string()), pa.nulls(1), pa.chunked_array([pa.nulls(1)])):
-        (row,) = extract_features(texts, features="extended")
+        (row,) = extract_features(texts)
         assert not row.any()
 
 
 def test_wrong_arguments_are_rejected() -> None:
-    with pytest.raises(ConfigError, match=r"'papers'.*paper, extended"):
+    with pytest.raises(ConfigError, match=r"'papers'.*paper, words"):
         extract_features(pa.array(["a"]), features="papers")
     with pytest.raises(DataError, match="int64"):
         extract_features(pa.array([1]))
@@ -255,11 +231,11 @@ def test_real_questions_agree_with_the_reference() -> None:
     texts: list[Any] = []
     for path in sorted((DATA / "questions").glob("*.parquet")):
         texts += pq.read_table(path, columns=["question"])["question"].to_pylist()[::40]
-    table = extract_features(pa.array(texts), features="extended")
+    table = extract_features(pa.array(texts))
     assert np.isfinite(table).all()
     for text, row in zip(texts, table.tolist(), strict=True):
         if text.isascii():
-            found = dict(zip(FEATURE_SETS["extended"], row, strict=True))
+            found = dict(zip(FEATURES, row, strict=True))
             expected = {k: v for k, v in reference(text).items() if not k.startswith("has_")}
             assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
 

@@ -280,9 +280,7 @@ def test_log_probabilities_that_the_policy_needs_are_requested_and_hidden(*, str
 
     async def main(url: str) -> tuple[Sample, RequestModel]:
         async with Upstream(url, "real") as server:
-            model = RequestModel(
-                {None: Target(server)}, request, "real", want_logprobs=True, want_top_logprobs=True
-            )
+            model = RequestModel({None: Target(server)}, request, "real", want_logprobs=True)
             samples = model.sample("", 1, on_usage=model.calls.append)
             (found,) = [one async for one in samples]
             return found, model
@@ -292,7 +290,6 @@ def test_log_probabilities_that_the_policy_needs_are_requested_and_hidden(*, str
         sample, model = asyncio.run(main(upstream.base_url))
         sent = json.loads(upstream.received[0].body)
     assert sent["include"] == ["x", "message.output_text.logprobs"]
-    assert sent["top_logprobs"] == 5
     assert sample.mean_logprob == -1
     assert model.calls[0].tokens["completion_tokens"] == 5
     if stream:

@@ -14,16 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 import openai
 
-from adacompute.core.types import UtilityTable, make_levels
-from adacompute.features.draft import DraftSource
-from adacompute.features.text import FEATURE_SETS
+from adacompute.core.types import make_levels
 from adacompute.gateway.requests.openai_requests import VirtualRequest
 from adacompute.gateway.voting import voting
 from adacompute.gateway.voting.engine import Engine
@@ -39,9 +36,7 @@ from adacompute.policies.bundles.bundle import (
     load_bundle,
     save_bundle,
 )
-from adacompute.policies.draft_router import Drafts, fit_draft_router
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.router import RouterTraining
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import FixedRule
@@ -768,59 +763,6 @@ def test_log_probabilities_are_requested_where_the_server_returns_them(
         upstream.answer(chat_reply("4"))
         sample(upstream, Capabilities(logprobs=known), 1, want_logprobs=True)
     assert json.loads(upstream.received[0].body).get("logprobs") is asked
-
-
-def draft_reply(text: str, p: float) -> ScriptedReply:
-    """Return a sample of one token that has probability p, and another that has the rest."""
-    (whole,) = chat_reply(text).parts
-    assert isinstance(whole, bytes)
-    document = json.loads(whole)
-    top = [{"token": t, "logprob": float(np.log(q))} for t, q in ((text, p), ("x", 1 - p))]
-    document["choices"][0]["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
-    return ScriptedReply(200, JSON, [json.dumps(document).encode()])
-
-
-def as_stream(whole: ScriptedReply) -> ScriptedReply:
-    """Return the same reply as a stream of two events."""
-    (choice,) = json.loads(whole.body)["choices"]
-    end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
-    first = {"index": 0, "delta": choice["message"], "logprobs": choice["logprobs"]}
-    parts = [b"data: " + json.dumps({"choices": [one]}).encode() + b"\n\n" for one in (first, end)]
-    return ScriptedReply(200, EVENTS, [*parts, b"data: [DONE]\n\n"], framing="chunked")
-
-
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize(("p", "n_samples"), [(0.999, 1), (0.5, 2)])
-def test_gateway_decides_by_the_entropy_of_the_first_sample(
-    tmp_path: Path,
-    p: float,
-    n_samples: int,
-    streams: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    unsure = np.arange(80) % 2 == 1
-    table = UtilityTable(np.where(unsure[:, None], [0.1, 0.9], [0.9, 0.9]), np.array([1.0, 2.0]))
-    policy = fit_draft_router(
-        np.zeros((80, len(FEATURE_SETS["paper"])), np.float32),
-        Drafts(
-            np.where(unsure, 0.6, 0.0),
-            DraftSource("entropy", 2),
-            FEATURE_SETS["paper"].index("entropy_estimate"),
-        ),
-        table,
-        make_levels((1, 2)),
-        RouterTraining(budgets=[1.5]),
-    )
-    price = policy.schedule.prices[0]
-    frontier = (FrontierPoint(1.0, price, 1.0, 1.0, 1.0, 0.5, 0.4, 0.6, 1.0),)
-    save_bundle(Bundle(policy, frontier=frontier), tmp_path / "draft")
-    with serving(tmp_path / "draft") as (upstream, port):
-        upstream.answer(as_stream(draft_reply("7", p)) if streams else draft_reply("7", p))
-        answered = ask(port, stream=True) if streams else ask(port)
-        bodies = [json.loads(received.body) for received in upstream.received]
-    assert sum(body.get("n", 1) for body in bodies) == n_samples
-    assert {(body["logprobs"], body["top_logprobs"]) for body in bodies} == {(True, 5)}
-    assert b'"content":"7"' in answered.body.replace(b": ", b":")
-    assert b'"logprob"' not in answered.body  # the client did not ask for them
 
 
 @pytest.mark.parametrize(

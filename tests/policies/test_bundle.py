@@ -21,10 +21,10 @@ from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundl
 from adacompute.policies.bundles.bundle_files import FILE, locate_file
 from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.router import RouterTraining, fit_router, fit_value_router
+from adacompute.policies.router import RouterTraining, fit_router
 from adacompute.policies.rule_policy import RulePolicy
-from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule, VoteLeadRule
-from adacompute.policies.uniform import FixedRule, RetryRule
+from adacompute.policies.stopping import AdaptiveConsistencyRule, VoteLeadRule
+from adacompute.policies.uniform import FixedRule
 
 LEVELS = make_levels((1, 2, 4))
 FRONTIER = (
@@ -36,15 +36,12 @@ RULES = RulePolicy(
     LEVELS,
     (
         FixedRule(1),
-        RetryRule(1, 4),
+        VoteLeadRule(1, 3),
         AdaptiveConsistencyRule(0.9, 4),
-        EarlyStoppingRule(2, 4),
+        FixedRule(3),
         VoteLeadRule(2, 4),
     ),
     PriceSchedule((0.4, 0.2, 0.1, 0.05, 0.02)),
-    mix_by="length",
-    training_lengths=(1.0, 2.5),
-    length_feature=1,
 )
 
 
@@ -55,7 +52,6 @@ def learned() -> dict[str, Policy]:
     table = UtilityTable(np.sort(rng.random((60, 3)), axis=1), np.array([1.0, 2.0, 4.0]))
     return {
         "router": fit_router(features, table, LEVELS, RouterTraining(budgets=(1.5, 2.5))),
-        "value-router": fit_value_router(features, table, LEVELS),
         "rules": RULES,
     }
 
@@ -97,7 +93,7 @@ def test_a_bundle_round_trips(tmp_path: Path) -> None:
     saved = Bundle(
         RULES,
         unit="tokens",
-        features="extended",
+        features="words",
         feature_version=VERSION,
         model="m",
         grader="math",
@@ -123,7 +119,7 @@ def test_a_bundle_round_trips(tmp_path: Path) -> None:
     assert [getattr(loaded, n) for n in names] == [getattr(saved, n) for n in names]
 
 
-@pytest.mark.parametrize("kind", ["router", "value-router", "rules"])
+@pytest.mark.parametrize("kind", ["router", "rules"])
 def test_a_loaded_policy_makes_the_same_decisions(
     learned: dict[str, Policy],
     contents: dict[str, tuple[Path, dict[str, Any]]],
@@ -158,12 +154,12 @@ def test_saving_is_deterministic(learned: dict[str, Policy], tmp_path: Path) -> 
         assert a == b, kind
 
 
-def test_a_bundle_contains_only_json_and_onnx(
+def test_a_bundle_contains_only_json_and_arrays(
     contents: dict[str, tuple[Path, dict[str, Any]]],
 ) -> None:
     for path, _ in contents.values():
         for file in path.iterdir():
-            assert file.name == FILE or file.suffix == ".onnx"
+            assert file.name == FILE or file.suffix == ".npz"
             assert not file.read_bytes().startswith(b"\x80")  # how a pickle begins
 
 
@@ -182,7 +178,7 @@ def test_invalid_json_is_rejected(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 2}', '{"format": 3}'])
 def test_other_format_versions_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    check_rejected(tmp_path, "format (None|2|3), .* format 8: run 'adacompute fit' again")
+    check_rejected(tmp_path, "format (None|2|3), .* format 9: run 'adacompute fit' again")
 
 
 SETTINGS = asdict(Settings())
@@ -200,14 +196,14 @@ SETTINGS = asdict(Settings())
         ("rules", "settings", SETTINGS | {"stop": "\n"}, "stop cannot be a str"),
         ("rules", "settings", SETTINGS | {"logprobs": 1}, "logprobs"),
         ("rules", "policy", "fixed", "damaged .policy cannot be a str"),
-        ("rules", "files", ["model-0.onnx"], "damaged .files cannot be a list"),
+        ("rules", "files", ["tables.npz"], "damaged .files cannot be a list"),
         ("rules", "frontier", [{"price": "1"}], "damaged .a number cannot be a str"),
         ("rules", "frontier", [{"price": 1}], "damaged"),
         ("rules", "frontier", [[1, 2, 3]], "damaged"),
         ("rules", "feature_version", 99, "version 99 of the features 'paper'"),
         ("rules", "features", "wise", "'wise'"),
         ("rules", "policy__kind", "oracle", "kind 'oracle' is unknown"),
-        ("rules", "policy__mix_by", "luck", "'luck' is none of key, length, none"),
+        ("rules", "policy__mix_by", "luck", "'luck' is none of key, none"),
         ("rules", "policy__levels", [], "increasing numbers of samples"),
         ("rules", "policy__levels__2__model", "large", "levels of several models .None, large."),
         ("rules", "policy__levels__0__n_samples", 9, "increasing numbers of samples"),
@@ -227,17 +223,15 @@ SETTINGS = asdict(Settings())
         ("rules", "policy__rules__2__threshold", "0.9", "a number cannot be a str"),
         ("rules", "policy__rules__4__lead", 0, "does not fit levels of up to 4 samples"),
         ("rules", "policy__rules__1__window", 2, "damaged .*unexpected keyword argument"),
-        ("rules", "policy__length_feature", None, "length_feature cannot be a NoneType"),
-        ("rules", "policy__training_lengths", [[1]], "a number cannot be a list"),
-        ("router", "policy__prices", [0.4, 0.3, 0.2], "needs 3 models, got 2"),
-        ("router", "files", {}, "needs 2 models, got 0"),
-        ("value-router", "files", {}, "needs 1 models, got 0"),
-        ("value-router", "files", {"../rules/bundle.json": "0"}, "names a file outside of the"),
-        ("value-router", "files", {"/etc/passwd": "0"}, "names a file outside of the"),
-        ("value-router", "files", {"..": "0"}, "cannot be read: No such file"),
-        ("value-router", "files", {"model-7.onnx": "0"}, "cannot be read: No such file"),
-        ("value-router", "files", {"model\0": "0"}, "damaged .*null (byte|character)"),
-        ("value-router", "files", {"model-0.onnx": None}, "damaged .*NoneType"),
+        ("router", "policy__prices", [0.4, 0.3, 0.2], "need the arrays children"),
+        ("router", "policy__prices", [0.4], "1 prices, and trees for another"),
+        ("router", "files", {}, "damaged .*tables.npz"),
+        ("router", "files", {"../rules/bundle.json": "0"}, "names a file outside of the"),
+        ("router", "files", {"/etc/passwd": "0"}, "names a file outside of the"),
+        ("router", "files", {"..": "0"}, "cannot be read: No such file"),
+        ("router", "files", {"tables-7.npz": "0"}, "cannot be read: No such file"),
+        ("router", "files", {"tables\0": "0"}, "damaged .*null (byte|character)"),
+        ("router", "files", {"tables.npz": None}, "damaged .*NoneType"),
     ],
 )
 def test_invalid_entries_are_rejected_in_one_sentence(
@@ -255,22 +249,22 @@ def test_a_changed_model_is_rejected(
     contents: dict[str, tuple[Path, dict[str, Any]]], tmp_path: Path
 ) -> None:
     path = altered(contents["router"][0], tmp_path / "b")
-    (model,) = path.glob("model-1-*.onnx")
+    (model,) = path.glob("tables-*.npz")
     model.write_bytes(model.read_bytes() + b"\0")
     check_rejected(
         path,
-        "model-1-.*onnx was changed after training: run 'adacompute fit' again",
+        "tables-.*npz was changed after training: run 'adacompute fit' again",
     )
 
 
 def test_a_model_of_other_levels_is_rejected(
     contents: dict[str, tuple[Path, dict[str, Any]]], tmp_path: Path
 ) -> None:
-    path, content = contents["value-router"]
+    path, content = contents["router"]
     two = content["policy"]["levels"][:2]
     check_rejected(
         altered(path, tmp_path / "b", policy__levels=two),
-        "a model does not score the 2 levels of its policy",
+        "they do not score the 2 levels of their policy",
     )
 
 
@@ -278,9 +272,9 @@ def test_a_file_that_is_no_model_is_rejected(
     contents: dict[str, tuple[Path, dict[str, Any]]], tmp_path: Path
 ) -> None:
     digest = hashlib.sha256(b"evil").hexdigest()
-    path = altered(contents["value-router"][0], tmp_path / "b", files={"model-0.onnx": digest})
-    locate_file(path, "model-0.onnx", digest).write_bytes(b"evil")
-    check_rejected(path, "onnxruntime cannot load the model")
+    path = altered(contents["router"][0], tmp_path / "b", files={"tables.npz": digest})
+    locate_file(path, "tables.npz", digest).write_bytes(b"evil")
+    check_rejected(path, "the file of tables is damaged")
 
 
 def branches(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -301,7 +295,7 @@ JUNK = st.recursive(
         st.integers(-3, 20),
         st.floats(),
         st.text(max_size=5),
-        st.sampled_from(["router", "fixed", "key", "model-0.onnx", ".", "/", "\0"]),
+        st.sampled_from(["router", "fixed", "key", "tables.npz", ".", "/", "\0"]),
     ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
@@ -330,7 +324,7 @@ def test_mutated_json_loads_or_raises_bundle_error(
     text = json.dumps(content)
     text = text[: data.draw(st.sampled_from([len(text), len(text) // 2]))]
     path = tmp_path_factory.mktemp("mutant")
-    for file in source.glob("*.onnx"):
+    for file in source.glob("*.npz"):
         (path / file.name).write_bytes(file.read_bytes())
     (path / FILE).write_text(text)
     said = ""
@@ -369,7 +363,7 @@ def test_a_bundle_is_replaced_through_a_symlink(learned: dict[str, Policy], tmp_
     assert [file.name for file in path.iterdir()] == [FILE]
 
 
-@pytest.mark.parametrize("fails", [FILE, "model-1"])
+@pytest.mark.parametrize("fails", [FILE, "tables"])
 def test_a_failed_write_keeps_the_old_bundle(
     learned: dict[str, Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

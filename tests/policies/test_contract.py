@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adacompute.core.errors import ConfigError
 from adacompute.core.types import IntArray
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
-from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTER, TRAINABLE, find_trainable
 from adacompute.evaluation.pool import Pool
 from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.episode import Episode, start_state
@@ -21,7 +22,7 @@ from test_support.populations import make_population
 
 QUESTIONS, SAMPLES = 80, 8
 LEVELS = (1, 2, 4, 6)
-STATIC = ("fixed", "mixture", "random", "longest-first", *ROUTERS)
+STATIC = ("fixed", "mixture", "random", "longest-first", ROUTER)
 STOPPING = (
     *("retry", "adaptive-consistency", "early-stopping"),
     *("decided-votes", "sequential-votes"),
@@ -179,8 +180,12 @@ def test_a_lower_price_never_spends_less_in_training(
 
 
 def test_a_bundle_makes_the_same_decisions(
-    experiment: Experiment, fitted: FittedPolicy, tmp_path: Path
+    experiment: Experiment, fitted: FittedPolicy, name: str, tmp_path: Path
 ) -> None:
+    if name not in TRAINABLE:
+        with pytest.raises(ConfigError, match="only scored"):
+            find_trainable(name)
+        return
     save_bundle(Bundle(fitted.policy), tmp_path / "p")
     loaded = load_bundle(tmp_path / "p").policy
     assert loaded.levels == fitted.policy.levels
@@ -199,11 +204,8 @@ def test_a_bundle_makes_the_same_decisions(
             assert loaded.decide(asked, price).tobytes() == decided.tobytes()
 
 
-def test_a_single_decision_is_fast(
-    experiment: Experiment, fitted: FittedPolicy, tmp_path: Path
-) -> None:
-    save_bundle(Bundle(fitted.policy), tmp_path / "p")
-    policy = load_bundle(tmp_path / "p").policy
+def test_a_single_decision_is_fast(experiment: Experiment, fitted: FittedPolicy) -> None:
+    policy = fitted.policy
     asked = states(experiment, fitted)
     took = []
     for state, price in asked[:200]:

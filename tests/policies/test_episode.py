@@ -11,11 +11,12 @@ from hypothesis.extra.numpy import arrays
 
 from adacompute.core.errors import DataError
 from adacompute.core.types import IntArray, make_levels
+from adacompute.evaluation.rivals import EarlyStoppingRule
 from adacompute.policies.episode import Episode, run_episode, start_state
 from adacompute.policies.policy import NO_LEVEL, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
-from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
+from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import FixedRule
 from test_support.episodes import find_winner
 

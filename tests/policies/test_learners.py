@@ -8,8 +8,8 @@ import xgboost
 
 from adacompute.core.errors import ConfigError, DataError, MissingExtra
 from adacompute.core.types import Float32Array, IntArray
-from adacompute.policies.inference import UNSEEN_LEVEL_SCORE, OnnxModel
-from adacompute.policies.learners import CLASSIFIERS, fit_classifier, fit_values
+from adacompute.policies.learners import CLASSIFIERS, fit_classifier
+from adacompute.policies.trees import UNSEEN_LEVEL_SCORE
 
 
 def halves(questions: int = 160) -> tuple[Float32Array, IntArray]:
@@ -53,20 +53,6 @@ def test_a_single_label_gives_a_constant_classifier(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
-def test_weights_decide_between_equal_features(kind: str) -> None:
-    features = np.random.default_rng(0).integers(0, 2, (100, 2)).astype(np.float32)
-    label = np.arange(100) % 10 // 6  # six of level 0 for four of level 1
-    weight = np.where(label == 1, 5.0, 1.0)
-    plain = fit_classifier(features, label, n_levels=2, classifier=kind)
-    weighted = fit_classifier(features, label, n_levels=2, classifier=kind, weight=weight)
-    assert plain.predict(features).argmax(axis=1).mean() < 0.5
-    if kind == "mlp":  # the paper's network takes no weights
-        assert (weighted.predict(features) == plain.predict(features)).all()
-    else:
-        assert weighted.predict(features).argmax(axis=1).mean() > 0.5
-
-
-@pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_the_same_seed_fits_the_same_classifier(kind: str) -> None:
     features, label = halves(80)
     first = fit_classifier(features, label, n_levels=5, classifier=kind, seed=3).predict(features)
@@ -96,29 +82,7 @@ def test_an_unknown_classifier_is_rejected() -> None:
         fit_classifier(features, label, n_levels=5, classifier="oracle")
 
 
-def test_values_of_all_levels_are_fitted() -> None:
-    features, label = halves(400)
-    utility = np.stack([label / 4, 1 - label / 4, np.full(400, 0.25)], axis=1)
-    fitted = fit_values(features, utility)
-    assert isinstance(fitted, OnnxModel)
-    assert np.abs(fitted.predict(features) - utility).mean() < 0.08
-    assert fit_values(features, utility).data == fitted.data
-    assert fit_values(features, utility, seed=1).data != fitted.data
-
-
-@pytest.mark.parametrize(
-    ("module", "kind"),
-    [
-        ("xgboost", "gbm"),
-        ("onnx", "gbm"),
-        ("onnxruntime", "gbm"),
-    ],
-)
-def test_a_missing_library_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, module: str, kind: str
-) -> None:
-    features, label = halves(20)
-    monkeypatch.setitem(sys.modules, module, None)
-    library = module.partition(".")[0]
-    with pytest.raises(MissingExtra, match=rf"needs {library}, .*'adacompute\[router\]'"):
-        fit_classifier(features, label, n_levels=5, classifier=kind)
+def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    with pytest.raises(MissingExtra, match=r"needs xgboost, .*'adacompute\[router\]'"):
+        fit_classifier(*halves(20), n_levels=5)

@@ -18,14 +18,14 @@ from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, Sample
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.sequential.policy import SequentialPolicy
-from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule, VoteLeadRule
-from adacompute.policies.uniform import FixedRule, RetryRule
+from adacompute.policies.stopping import AdaptiveConsistencyRule, VoteLeadRule
+from adacompute.policies.uniform import FixedRule
 
 LEVELS = make_levels(tuple(range(1, 9)))
 RULES = (
     FixedRule(1),
-    RetryRule(2, 4),
-    EarlyStoppingRule(3, 6),
+    VoteLeadRule(4, 4),
+    VoteLeadRule(3, 6),
     VoteLeadRule(2, 8),
     AdaptiveConsistencyRule(0.9, 8),
 )
@@ -101,7 +101,6 @@ def test_lookups_forget_when_they_are_full(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_policies_that_need_blocks_have_no_lookup() -> None:
-    assert replace(MIXED, mix_by="length").make_lookup() is None
     policy = example()
     table = replace(policy.votes, round_cost=1.0)
     assert replace(policy, table=table).make_lookup() is None

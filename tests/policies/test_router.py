@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from adacompute.core.allocation.oracle import solve
 from adacompute.core.types import Float32Array, FloatArray, IntArray, UtilityTable, make_levels
@@ -14,9 +12,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import (
     RouterPolicy,
     RouterTraining,
-    ValueRouterPolicy,
     fit_router,
-    fit_value_router,
     max_regret,
 )
 
@@ -65,40 +61,14 @@ def separable(questions: int = 200) -> tuple[Float32Array, UtilityTable]:
     return features.astype(np.float32), UtilityTable(curves[kind], COST)
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 8), min_size=3, max_size=3), min_size=1, max_size=6),
-    st.integers(0, 4),
-)
-def test_a_value_router_takes_the_best_net_value(eighths: list[list[int]], price: int) -> None:
-    value = np.array(eighths) / 8
-    chosen = ValueRouterPolicy(LEVELS, Told()).decide(state_of(value), price / 8)
-    net = value - price / 8 * COST
-    assert chosen.tolist() == [row.tolist().index(row.max()) for row in net]
-
-
-@given(
-    st.lists(st.lists(st.floats(0, 1, width=32), min_size=3, max_size=3), min_size=1, max_size=6),
-    st.floats(0, 1),
-    st.floats(0, 1),
-)
-def test_a_value_router_never_spends_less_at_a_lower_price(
-    value: list[list[float]], a: float, b: float
-) -> None:
-    router = ValueRouterPolicy(LEVELS, Told())
-    state = state_of(np.array(value))
-    assert (router.decide(state, min(a, b)) >= router.decide(state, max(a, b))).all()
-
-
 def test_routers_stop_once_a_level_is_reached() -> None:
     state = state_of(np.tile([0.0, 0.0, 1.0], (3, 1)), at=np.array([0, NO_LEVEL, 1]))
-    assert ValueRouterPolicy(LEVELS, Told()).decide(state, 0.01).tolist() == [0, 2, 1]
     assert RouterPolicy(LEVELS, (Told(),), PriceSchedule((1.0,))).decide(state, 0.01).tolist() == [
         0,
         2,
         1,
     ]
     there = state_of(np.ones((2, 3)), at=np.array([0, 1]))
-    assert ValueRouterPolicy(LEVELS, Told()).decide(there, 0.01).tolist() == [0, 1]
     assert RouterPolicy(LEVELS, (Told(),), PriceSchedule((1.0,))).decide(there, 0.01).tolist() == [
         0,
         1,
@@ -153,27 +123,3 @@ def test_budgets_with_equal_prices_keep_their_classifiers() -> None:
     router = fit_router(features, table, make_levels((1, 2)), RouterTraining(budgets=(1.25, 1.75)))
     assert len(router.models) == 2
     assert router.schedule.prices == pytest.approx((0.4, 0.4))
-
-
-def test_cost_sensitive_training_prefers_the_smaller_loss() -> None:
-    # Features are uninformative: many questions gain a little from level 1, few lose a lot.
-    many, few = [0.50, 0.76, 0.76], [0.99, 0.10, 0.10]
-    table = UtilityTable(np.array([many] * 60 + [few] * 40), COST)
-    features = np.zeros((100, 1), dtype=np.float32)
-    state = state_of(np.zeros((1, 1)))
-    plain = fit_router(features, table, LEVELS, RouterTraining(budgets=(1.6,)))
-    weighted = fit_router(
-        features, table, LEVELS, RouterTraining(budgets=(1.6,), cost_sensitive=True)
-    )
-    assert plain.decide(state, 1.0).tolist() == [1]
-    assert weighted.decide(state, 1.0).tolist() == [0]
-
-
-def test_a_fitted_value_router_learns_the_curves() -> None:
-    features, table = separable(600)
-    router = fit_value_router(features, table, LEVELS)
-    predicted = router.model.predict(features)
-    assert np.abs(predicted - table.utility).mean() < 0.05
-    net = table.utility - 0.1 * COST
-    digested = router.prepare_features(features)
-    assert (router.decide(state_of(digested), 0.1) == net.argmax(axis=1)).mean() > 0.95

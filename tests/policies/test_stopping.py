@@ -18,11 +18,9 @@ from adacompute.policies.stopping import (
     ADAPTIVE_CAPS,
     ADAPTIVE_THRESHOLDS,
     AdaptiveConsistencyRule,
-    EarlyStoppingRule,
     VoteLeadRule,
     adaptive_grid,
     decided_grid,
-    early_grid,
     lead_grid,
     lead_table,
 )
@@ -41,17 +39,6 @@ def adaptive(answers: list[int], threshold: float, max_samples: int) -> int:
     return max_samples
 
 
-def early(answers: list[int], window: int, max_samples: int) -> int:
-    """Early-stopping self-consistency in plain Python."""
-    drawn = 0
-    while drawn < max_samples:
-        new = answers[drawn : min(max_samples, drawn + window)]
-        drawn += len(new)
-        if len(new) == window and len(set(new)) == 1 and new[0] >= 0:
-            break
-    return drawn
-
-
 def test_the_lead_table_is_the_tail_of_a_beta_distribution() -> None:
     votes = np.arange(17)
     expected = 1 - beta.cdf(0.5, votes[:, None] + 1, votes[None, :] + 1)
@@ -68,25 +55,11 @@ def test_adaptive_consistency_stops_at_the_threshold(
     assert play_rule(AdaptiveConsistencyRule(threshold, max_samples), some).tolist() == expected
 
 
-def test_early_stopping_stops_at_a_unanimous_parsed_window(
-    play_rule: PlayRule, sequences: IntArray
-) -> None:
-    for rule in (*early_grid(16), EarlyStoppingRule(3, 7)):
-        expected = [early(row, rule.window, rule.max_samples) for row in sequences.tolist()]
-        assert play_rule(rule, sequences).tolist() == expected, rule
-
-
-def test_a_streak_across_windows_is_not_unanimous(play_rule: PlayRule) -> None:
-    answer = np.array([[1, 0, 0, 2, 2, 2], [1, 0, 0, 0, 2, 2], [-1, -1, -1, 0, 0, 0]])
-    assert play_rule(EarlyStoppingRule(2, 6), answer).tolist() == [6, 4, 6]
-
-
 def test_rules_stop_above_the_maximum() -> None:
     beyond = ObservedSamples(
         SampleMatrix(np.array([[0, 1, 2, 0, 1, 2]])), np.array([0]), np.array([6])
     )
     assert AdaptiveConsistencyRule(0.99, 4).target_samples(beyond).tolist() == [6]
-    assert EarlyStoppingRule(3, 4).target_samples(beyond).tolist() == [6]
     assert VoteLeadRule(3, 4).target_samples(beyond).tolist() == [6]
 
 
@@ -193,10 +166,3 @@ def test_the_adaptive_grid_drops_only_thresholds_that_decide_alike(
 
 def test_the_adaptive_grid_is_smaller_than_all_thresholds_and_caps() -> None:
     assert len(adaptive_grid(16)) < len(ADAPTIVE_THRESHOLDS) * len(ADAPTIVE_CAPS) * 0.7
-
-
-def test_the_early_grid_has_all_windows_and_caps() -> None:
-    assert early_grid(1) == (EarlyStoppingRule(1, 1),)
-    caps = {(rule.window, rule.max_samples) for rule in early_grid(6)}
-    assert caps == {(1, 1), (2, 2), (2, 4), (2, 6), (3, 3), (3, 6), (4, 4), (5, 5)}
-    assert max(rule.max_samples for rule in early_grid(50)) == 32

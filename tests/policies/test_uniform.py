@@ -10,7 +10,8 @@ from adacompute.core.types import IntArray, make_levels
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
-from adacompute.policies.uniform import FixedRule, RetryRule, retry_grid
+from adacompute.policies.stopping import VoteLeadRule
+from adacompute.policies.uniform import FixedRule
 
 PlayRule: TypeAlias = Callable[[Rule, IntArray], IntArray]
 
@@ -36,26 +37,15 @@ def at_size(size: int, at: int) -> State:
     return State(state.key, state.features, state.cost, observed, np.array([at]), state.rounds_left)
 
 
-def retry(answers: list[int], min_parsed: int, max_samples: int) -> int:
-    drawn = 0
-    while drawn < max_samples and sum(a >= 0 for a in answers[:drawn]) < min_parsed:
-        drawn += 1
-    return drawn
-
-
 @pytest.mark.parametrize("samples", [1, 3, 16])
 def test_fixed_ignores_the_answers(play_rule: PlayRule, sequences: IntArray, samples: int) -> None:
     assert (play_rule(FixedRule(samples), sequences) == samples).all()
 
 
-def test_retry_samples_until_enough_are_parsed(play_rule: PlayRule, sequences: IntArray) -> None:
-    for rule in retry_grid(16):
-        expected = [retry(row, rule.min_parsed, rule.max_samples) for row in sequences.tolist()]
-        assert play_rule(rule, sequences).tolist() == expected, rule
-
-
 def test_a_missing_level_is_rounded_up() -> None:
-    policy = RulePolicy("retry", make_levels((1, 4, 6)), (RetryRule(2, 16),), PriceSchedule((1.0,)))
+    policy = RulePolicy(
+        "lead", make_levels((1, 4, 6)), (VoteLeadRule(2, 16),), PriceSchedule((1.0,))
+    )
     record = SampleMatrix(np.full((1, 8), -1))
     levels = []
     for size, at in ((0, NO_LEVEL), (1, 0), (4, 1), (6, 2)):
@@ -76,26 +66,6 @@ def test_a_mixture_gives_the_larger_level_to_a_share() -> None:
     assert level.mean() == pytest.approx(0.3, abs=0.012)
 
 
-def test_longest_first_gives_the_larger_level_to_the_longest() -> None:
-    length = np.random.default_rng(0).permutation(1000)
-    policy = RulePolicy(
-        "longest-first",
-        make_levels((1, 4)),
-        (FixedRule(1), FixedRule(4)),
-        PriceSchedule((0.4, 0.1)),
-        mix_by="length",
-        training_lengths=tuple(range(1000)),
-        length_feature=1,
-    )
-    both = np.stack([np.zeros(1000), length], axis=1).astype(np.float32)
-    assert (policy.prepare_features(both)[:, 0] == length).all()
-    level = policy.decide(fresh(length), policy.schedule.price_at(0.3))
-    assert length[level == 1].min() > length[level == 0].max()
-    assert level.mean() == pytest.approx(0.3, abs=0.0011)
-    unseen = np.array([-5, 10_000])
-    assert policy.decide(fresh(unseen), policy.schedule.price_at(0.001)).tolist() == [0, 1]
-
-
 def test_without_mixing_all_questions_take_the_cheaper_setting() -> None:
     policy = RulePolicy(
         "fixed",
@@ -107,14 +77,3 @@ def test_without_mixing_all_questions_take_the_cheaper_setting() -> None:
     state = fresh(np.zeros(50, dtype=np.int64))
     assert (policy.decide(state, policy.schedule.price_at(0.99)) == 0).all()
     assert (policy.decide(state, 0.1) == 1).all()
-
-
-def test_the_retry_grid_has_all_numbers_up_to_the_caps() -> None:
-    grid = retry_grid(6)
-    assert len(set(grid)) == len(grid)
-    assert {(rule.min_parsed, rule.max_samples) for rule in grid} == {
-        (k, max_samples)
-        for k in (1, 2, 3, 4, 5, 6)
-        for max_samples in (1, 2, 3, 4, 6)
-        if k <= max_samples
-    }

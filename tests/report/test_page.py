@@ -40,7 +40,7 @@ HOSTILE = [
     "&lt;b&gt; &amp; already",
     "x" * 1_000_000,
 ]
-FAST: dict[str, Any] = {"policy": "early-stopping", "policies": ("retry",)}
+FAST: dict[str, Any] = {"policy": "adaptive-consistency", "policies": ("retry",)}
 ALLOWED = frozenset(
     re.findall(
         r"\w+",
@@ -260,7 +260,11 @@ def test_the_cost_at_the_accuracy_of_today_is_a_figure_and_a_table(
     place: Path, saving_page: str
 ) -> None:
     document = json.loads((place / "run" / "report.json").read_text())
-    assert [row["policy"] for row in document["savings"]] == ["early-stopping", "mixture", "retry"]
+    assert [row["policy"] for row in document["savings"]] == [
+        "adaptive-consistency",
+        "mixture",
+        "retry",
+    ]
     own, today = document["savings"][0], document["today"]
     assert own["cost"] == today["same_accuracy_cost"]
     assert own["cost_low"] == pytest.approx((1 - today["saving_high"]) * today["cost"])
@@ -311,7 +315,7 @@ def test_without_a_gain_the_page_does_not_serve_the_policy(
     assert "adacompute serve" not in page.partition('<script type="application/json"')[0]
 
 
-@pytest.mark.parametrize("policy", ["early-stopping", "sequential"])
+@pytest.mark.parametrize("policy", ["adaptive-consistency", "sequential"])
 @pytest.mark.parametrize("kind", ["sure", "never"])
 def test_samples_without_variation_have_a_page(
     report_on: Callable[..., dict[str, Any]], tmp_path: Path, kind: str, policy: str

@@ -36,7 +36,7 @@ def test_the_page_shows_how_sure_answers_are_if_the_bundle_says_it(
         for i in range(3)
         for row in rows
     ]
-    options: dict[str, Any] = {"policy": "early-stopping", "levels": (1, 2, 4), "budget": 2.0}
+    options: dict[str, Any] = {"policy": "adaptive-consistency", "levels": (1, 2, 4), "budget": 2.0}
     source = str(write(tmp_path / "many.parquet", copies))
     result = fit_run(source, out=tmp_path / "policy", min_precision=0.6, **options)
     known = load_bundle(tmp_path / "policy").notes["calibration"]

@@ -22,8 +22,8 @@ from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode, run_
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
-from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule, VoteLeadRule
-from adacompute.policies.uniform import FixedRule, RetryRule
+from adacompute.policies.stopping import AdaptiveConsistencyRule, VoteLeadRule
+from adacompute.policies.uniform import FixedRule
 from adacompute.sampling.blocks import decide, question_features
 from adacompute.sampling.session import AnySample, ParsedAnswer, Request, Session
 from test_support.arm_policies import escalating_policy, uniform_policy
@@ -32,9 +32,7 @@ from test_support.episodes import find_winner
 RULES: dict[str, tuple[Rule, ...]] = {
     "fixed": (FixedRule(3),),
     "mixture": (FixedRule(1), FixedRule(2), FixedRule(6)),
-    "retry": (RetryRule(2, 6),),
     "adaptive-consistency": (AdaptiveConsistencyRule(0.9, 6),),
-    "early-stopping": (EarlyStoppingRule(2, 6),),
     "decided-votes": (VoteLeadRule(6, 6),),
     "vote-lead": (VoteLeadRule(2, 5),),
 }

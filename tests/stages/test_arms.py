@@ -193,7 +193,7 @@ def test_a_report_on_several_arms_shows_the_plane(run: Path, tmp_path: Path) -> 
     assert page.count(">efficient frontier<") == 2  # in the wide and in the narrow layout
     document = json.loads((run / "report.json").read_text())
     assert {row["arm"] for row in document["arm_levels"]} == set(RIGHT)
-    assert set(result["skipped"]) >= {"fixed", "router", "early-stopping"}
+    assert set(result["skipped"]) >= {"fixed", "router", "adaptive-consistency"}
     assert [curve["policy"] for curve in document["curves"]] == ["mixture", "sequential"]
     costs = [point["bill"]["tokens"] / 1000 for point in document["operating_points"]]
     assert costs == pytest.approx([point["cost"] for point in document["operating_points"]])
@@ -204,8 +204,8 @@ def test_a_report_on_several_arms_shows_the_plane(run: Path, tmp_path: Path) -> 
         assert sum(one["share"] for one in point["arm_shares"]) >= 1 - 1e-9  # each is sampled
     first, last = (document["operating_points"][i]["arm_shares"] for i in (0, -1))
     assert first != last
-    with pytest.raises(ConfigError, match="early-stopping"):
-        report_run(run, out=out, policy="early-stopping", **known)
+    with pytest.raises(ConfigError, match="adaptive-consistency"):
+        report_run(run, out=out, policy="adaptive-consistency", **known)
     with pytest.raises(ConfigError, match="router"):
         report_run(run, out=out, policies=("router",), **known)
 

@@ -175,7 +175,7 @@ def test_any_table_gives_results_or_expected_errors(
 
 @pytest.mark.slow
 @settings(max_examples=12)
-@given(table=tables(), policy=st.sampled_from(["router", "value-router"]), unit=UNIT)
+@given(table=tables(), policy=st.sampled_from(["router", "sequential"]), unit=UNIT)
 def test_learned_policies_on_any_table_give_results_or_expected_errors(
     table: pa.Table, policy: str, unit: str
 ) -> None:
@@ -225,7 +225,7 @@ def test_damaged_run_gives_results_or_expected_errors(
         stage()
     # Files differ in length by the times they record, so Hypothesis must not choose within them.
     damaged(run, random.Random(seed))
-    for stage in [*stages, lambda: train_run(run, policy="fixed", out=place / "bundle")]:
+    for stage in [*stages, lambda: train_run(run, policy="mixture", out=place / "bundle")]:
         try:
             stage()
         except AdaComputeError as error:

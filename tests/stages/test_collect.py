@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,14 +17,10 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
-from adacompute.core.errors import ConfigError, DataError
-from adacompute.features.draft import ENTROPY, NOT_RECORDED, SURPRISE, DraftSource
+
 from adacompute.models.capabilities_cache import cache_path, save_cached
 from adacompute.models.messages import Capabilities
-from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.spending.token_prices import NANO
-from adacompute.stages.inputs import read_pool
-from adacompute.stages.train import train_run
 from adacompute.storage.paid_samples import LOST, PaidTotals, read_payments, sum_payments
 from adacompute.storage.store import Run
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
@@ -78,34 +73,23 @@ def samples(run: Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("fake_settings", "source", "size"),
+    ("fake_settings", "size"),
     [
-        (FakeSettings(), ENTROPY, 5),
-        (FakeSettings(top_logprobs=0), SURPRISE, None),
-        (FakeSettings(logprobs=False), NOT_RECORDED, None),
+        (FakeSettings(), 5),
+        (FakeSettings(top_logprobs=0), None),
+        (FakeSettings(logprobs=False), None),
     ],
 )
-def test_entropy_of_the_draft_is_what_the_server_reported(
-    tmp_path: Path, fake_settings: FakeSettings, source: str, size: int | None
+def test_entropy_is_recorded_with_its_number_of_tokens(
+    tmp_path: Path, fake_settings: FakeSettings, size: int | None
 ) -> None:
     questions, run = write_questions(tmp_path, 12), tmp_path / "run"
     with serve_fake(fake_settings) as fake:
         code, *_ = collect(questions, run, fake, "--samples", "2")
     assert code == 0
-    assert set(pq.read_table(run / "samples.parquet")["top_logprobs"].to_pylist()) == {size}
-    pool = read_pool(Run(run), draft=True)
-    assert pool.draft is not None
-    assert (pool.draft.source, pool.draft.top_logprobs) == (source, size)
-    options: dict[str, Any] = {"policy": "router", "levels": (1, 2), "budgets": (1.5,)}
-    if source == NOT_RECORDED:
-        with pytest.raises(DataError):
-            train_run(run, out=tmp_path / "bundle", draft=True, **options)
-        return
-    trained = train_run(run, out=tmp_path / "bundle", draft=True, **options)
-    assert trained["draft"] == pool.draft.describe()
-    assert load_bundle(tmp_path / "bundle").draft == DraftSource(source, size)
-    with pytest.raises(ConfigError):
-        train_run(run, out=tmp_path / "other", draft=True, **options | {"policy": "sequential"})
+    table = pq.read_table(run / "samples.parquet")
+    assert set(table["top_logprobs"].to_pylist()) == {size}
+    assert table["entropy"].null_count == (len(table) if size is None else 0)
 
 
 def test_collected_run_can_be_estimated(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from adacompute.core import errors
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
-from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTER
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import list_policies
 from adacompute.policies.bundles.bundle import load_bundle
@@ -83,7 +83,7 @@ def test_all_policies_are_scored_by_default(
 def test_rows_have_the_documented_keys(all_scores: dict[str, Any]) -> None:
     for row in all_scores["rows"]:
         assert row.keys() >= SCORED
-        assert (row.keys() >= IMITATED) == (row["policy"] in ROUTERS)
+        assert (row.keys() >= IMITATED) == (row["policy"] == ROUTER)
         assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
         assert row["difference_low"] <= row["difference_high"]
 
@@ -142,7 +142,7 @@ def test_policies_of_a_missing_extra_are_skipped(
     with monkeypatch.context() as patch:
         patch.setattr(errors, "find_spec", lambda _: None)
         names, skipped = evaluate._select_policies(None, recorded)
-    assert set(skipped) == set(ROUTERS)
+    assert set(skipped) == {ROUTER}
     assert all("adacompute[router]" in sentence for sentence in skipped.values())
     assert set(names) == set(list_policies()) - set(skipped)
     found = evaluate._select_policies(None, recorded)
@@ -159,7 +159,6 @@ def test_duplicate_policy_is_scored_once(run: Path) -> None:
     ("options", "kind", "sentence"),
     [
         ({"policies": ("mixture", "psychic")}, ConfigError, "'psychic'"),
-        ({"features": "tea-leaves"}, ConfigError, "'tea-leaves'"),
         ({"unit": "bananas"}, ConfigError, "'bananas'"),
         ({"unit": "latency"}, ConfigError, "'latency'"),
         ({"unit": "money"}, ConfigError, "token prices"),
@@ -335,7 +334,7 @@ def test_policies_that_need_texts_are_named_if_the_run_has_none(tmp_path: Path) 
     options: dict[str, Any] = {"budgets": [1.5], "levels": [1, 2]}
     result = evaluate_run(tmp_path / "run", **options)
     scored = {row["policy"] for row in result["rows"]}
-    for name in ("router", "value-router", "longest-first"):
+    for name in ("router", "longest-first"):
         assert "texts" in result["skipped"][name]
         assert name not in scored
     with pytest.raises(ConfigError, match="texts"):

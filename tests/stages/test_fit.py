@@ -24,7 +24,7 @@ from adacompute.storage.store import Run
 
 Rows = list[dict[str, Any]]
 STEPS = ["import", "train", "calibrate", "report"]
-QUICK: dict[str, Any] = {"budget": 2.0, "policy": "early-stopping", "levels": (1, 2, 4)}
+QUICK: dict[str, Any] = {"budget": 2.0, "policy": "adaptive-consistency", "levels": (1, 2, 4)}
 
 
 @pytest.fixture
@@ -53,14 +53,14 @@ def test_samples_become_a_calibrated_bundle_and_a_report(many: Path, tmp_path: P
     assert bundle.notes["calibration"]["verdict"] == result["verdict"]
     assert Path(result["report"]).read_text(encoding="utf-8").startswith("<!")
     assert result["gain_low"] <= result["gain"] <= result["gain_high"]
-    assert {"import", "train early-stopping", "calibrate", "report"} <= set(progress)
+    assert {"import", "train adaptive-consistency", "calibrate", "report"} <= set(progress)
 
 
 def test_result_equals_that_of_the_single_commands(many: Path, tmp_path: Path) -> None:
     found = fit_run(str(many), out=tmp_path / "bundle", **QUICK)
     run, out = tmp_path / "by-hand", tmp_path / "other"
     import_samples(many, run)
-    train_run(run, policy="early-stopping", out=out, levels=(1, 2, 4))
+    train_run(run, policy="adaptive-consistency", out=out, levels=(1, 2, 4))
     alone = calibrate_run(run, bundle=out, budget=2.0)
     assert {**alone, "bundle": None} == {
         **{name: found[name] for name in alone},
@@ -127,7 +127,7 @@ def test_only_steps_with_changed_inputs_run_again(many: Path, tmp_path: Path) ->
     (out / "bundle.json").write_text("{}")
     damaged = fit_run(str(many), out=out, **{**QUICK, "levels": (1, 2)})
     assert damaged["steps"] == ["train", "calibrate"]
-    assert load_bundle(out).notes["policy"] == "early-stopping"
+    assert load_bundle(out).notes["policy"] == "adaptive-consistency"
 
 
 def test_base_install_fits_the_same_policy(
@@ -188,7 +188,7 @@ def test_command_line_prints_the_verdict_and_the_next_command(many: Path, tmp_pa
         "--config",
         "levels=1,2,4",
     ]
-    words += ["--config", "policy=early-stopping", "--config", f"run={tmp_path / 'run'}"]
+    words += ["--config", "policy=adaptive-consistency", "--config", f"run={tmp_path / 'run'}"]
     shown = CliRunner().invoke(cli, words)
     assert shown.exit_code == 0, shown.output
     assert "Verdict: " in shown.output
@@ -202,7 +202,14 @@ def test_fit_prints_the_digest_and_warns_of_a_budget_that_cannot_be_spent(
     many: Path, tmp_path: Path
 ) -> None:
     bundle = tmp_path / "b"
-    rule = ["--config", "policy=early-stopping", "--config", "levels=1,2,4", "--out", str(bundle)]
+    rule = [
+        "--config",
+        "policy=adaptive-consistency",
+        "--config",
+        "levels=1,2,4",
+        "--out",
+        str(bundle),
+    ]
     for budget, n_lines in ((2, 0), (500, 1)):
         shown = CliRunner().invoke(cli, ["fit", str(many), *rule, "--budget", str(budget)])
         assert shown.exit_code == 0, shown.output

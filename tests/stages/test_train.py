@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from adacompute.core.errors import BundleError, ConfigError, DataError
-from adacompute.evaluation.factories import POLICY_FACTORIES
-from adacompute.features.draft import SURPRISE
+from adacompute.evaluation.factories import TRAINABLE
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
@@ -28,7 +27,7 @@ def artifacts(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in found}
 
 
-@pytest.mark.parametrize("policy", POLICY_FACTORIES)
+@pytest.mark.parametrize("policy", TRAINABLE)
 def test_every_policy_is_trained_and_loads(run: Path, tmp_path: Path, policy: str) -> None:
     out = tmp_path / "deep" / "bundle"
     result = train_run(run, policy=policy, out=out, levels=(1, 2, 4, 16), budgets=(1.5, 2.0))
@@ -42,22 +41,6 @@ def test_every_policy_is_trained_and_loads(run: Path, tmp_path: Path, policy: st
     assert all(1.0 <= row["cost"] <= 4.0 and 0.4 <= row["accuracy"] <= 1.0 for row in path)
     assert path[0]["cost"] <= path[-1]["cost"]
     assert path[0]["price"] >= path[-1]["price"]
-
-
-def test_router_uses_a_draft_where_its_uncertainty_is_recorded(
-    run: Path, rows: list[dict[str, Any]], make_run: Callable[..., Path], tmp_path: Path
-) -> None:
-    """The samples of the run have log-probabilities."""
-    known: dict[str, Any] = {"policy": "router", "out": tmp_path / "bundle", "budgets": (2.0,)}
-    for place, options, source in (
-        (run, {}, SURPRISE),
-        (run, {"draft": False}, None),
-        (run, {"levels": (2, 4)}, None),
-        (make_run([{**row, "mean_logprob": None} for row in rows]), {}, None),
-    ):
-        train_run(place, **{"levels": (1, 2, 4)} | known | options)
-        draft = load_bundle(tmp_path / "bundle").draft
-        assert (draft and draft.source) == source
 
 
 @pytest.mark.parametrize("policy", ["mixture", "router"])
@@ -89,7 +72,6 @@ def test_bundle_records_the_model_and_the_grader(source: Path, tmp_path: Path) -
         ({"levels": ()}, ConfigError, "levels"),
         ({"budgets": (math.nan,)}, ConfigError, "nan"),
         ({"seed": -1}, ConfigError, "seed"),
-        ({"features": "tea-leaves"}, ConfigError, "tea-leaves"),
     ],
 )
 def test_invalid_options_are_refused(
@@ -101,7 +83,7 @@ def test_invalid_options_are_refused(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("policy", ["mixture", "early-stopping", "sequential"])
+@pytest.mark.parametrize("policy", ["mixture", "adaptive-consistency", "sequential"])
 def test_one_sample_per_question_is_refused(
     rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path, policy: str
 ) -> None:

@@ -34,19 +34,9 @@ assert_type(policy.set_params(seed=2), ada.Sequential)
 assert_type(policy.price_for(2.0), float)
 ada.Sequential(16)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 ada.Sequential(samples=16)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-research.Router(
-    levels=(1, 4), features="extended", classifier="gbm", cost_sensitive=True, budgets=[2]
-)
-for estimator in (
-    ada.Fixed(),
-    ada.Mixture(),
-    research.Random(),
-    research.LongestFirst(),
-    research.Retry(),
-):
+ada.Router(levels=(1, 4), features="words", classifier="gbm", budgets=[2])
+for estimator in (ada.Mixture(), ada.DecidedVotes(tie_break="logprob")):
     assert_type(estimator.fit(samples).price_for(2), float)
-research.ValueRouter(levels=[1, 2])
-research.EarlyStopping(tie_break="logprob")
 
 result = ada.calibrate(policy, samples, budget=2.0, confidence=0.9)
 assert_type(result, ada.Calibration)

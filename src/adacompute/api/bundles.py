@@ -41,8 +41,7 @@ def _rebuild(bundle: Bundle) -> Estimator:
     """Return an estimator with the parameters that a bundle records."""
     kind = ESTIMATORS.get(str(bundle.notes.get("policy")))
     try:
-        has_draft = bool(bundle.notes.get("experiment", {}).get("draft"))
-        if kind is not None and not has_draft:
+        if kind is not None:
             return kind(**_find_parameters(kind, bundle))
     except (KeyError, TypeError, IndexError):
         pass  # it cannot be refitted, and still be run

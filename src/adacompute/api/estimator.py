@@ -18,7 +18,6 @@ from adacompute.api.tables import GOOD, OPEN, write_card, write_table
 from adacompute.core.errors import ConfigError, DataError, NotFittedError
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.evaluation.scoring.precision import Precision
-from adacompute.features.embedding import pin_encoder
 from adacompute.policies.bundles.bundle import Bundle, save_bundle
 from adacompute.policies.policy import Policy
 from adacompute.sampling.session import Session
@@ -243,7 +242,7 @@ class Estimator:
         return {
             "policy": self.row_name,
             "questions": len(experiment.pool),
-            "features": pin_encoder(self.features),
+            "features": self.features,
             "costs": samples.costs.to_dict(),
         }
 

@@ -21,7 +21,6 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 from adacompute.evaluation.factories import find_factory, sees_evidence
-from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import feature_names
 from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS
 from adacompute.stages.inputs import (
@@ -45,7 +44,6 @@ class RegisteredEstimator(Estimator):
     seed: int = 0
     budgets: Sequence[float] | None = None
     classifier: str = "gbm"
-    cost_sensitive: bool = False
     evidence: str = ALL_EVIDENCE
 
     @property
@@ -90,7 +88,6 @@ class RegisteredEstimator(Estimator):
             resolve_budgets(samples.encoded, samples.costs, self.budgets),
             seed=check_seed(self.seed),
             classifier=self.classifier,
-            cost_sensitive=self.cost_sensitive,
             use_confidence=self.uses_all_evidence,
         )
 
@@ -122,7 +119,7 @@ class RegisteredEstimator(Estimator):
 
     def _adapt(self, experiment: Experiment, samples: Samples) -> Experiment:
         """Return an experiment on the same questions with the parameters of this estimator."""
-        own = {"seed", "classifier", "cost_sensitive"} & set(self.parameter_names())
+        own = {"seed", "classifier"} & set(self.parameter_names())
         wanted: dict[str, Any] = {name: getattr(self, name) for name in own}
         wanted["levels"] = self.levels_of(experiment)
         wanted["use_confidence"] = experiment.use_confidence and self.uses_confidence
@@ -138,16 +135,12 @@ class RegisteredEstimator(Estimator):
         return replace(experiment, **changed) if changed else experiment
 
     def _notes(self, samples: Samples, experiment: Experiment) -> dict[str, Any]:
-        fitting = ("cost_sensitive", "draft", "seed", "use_confidence")
-        names = ("levels", "budgets", *fitting)
+        names = ("levels", "budgets", "seed", "use_confidence")
         settings = {name: getattr(experiment, name) for name in names}
         return {
             **super()._notes(samples, experiment),
             "experiment": settings,
-            "parameters": {
-                name: pin_encoder(value) if name == "features" else value
-                for name, value in self.get_params().items()
-            },
+            "parameters": self.get_params(),
         }
 
 
@@ -205,24 +198,6 @@ class CappedEstimator(RegisteredEstimator):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Fixed(LevelsEstimator):
-    """The same number of samples for every question: the largest level within the budget."""
-
-    kind: ClassVar[str] = "fixed"
-    levels: Sequence[int] = DEFAULT_LEVELS
-    tie_break: str = "first"
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class Random(LevelsEstimator):
-    """Random mixtures of the two levels next to the budget."""
-
-    kind: ClassVar[str] = "random"
-    levels: Sequence[int] = DEFAULT_LEVELS
-    tie_break: str = "first"
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
 class Mixture(CappedEstimator):
     """The best mixture of uniform numbers of samples: the baseline of every difference.
 
@@ -237,37 +212,10 @@ class Mixture(CappedEstimator):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LongestFirst(CappedEstimator):
-    """The best mixture, with the larger number of samples for the longest questions."""
-
-    kind: ClassVar[str] = "longest-first"
-    max_samples: int = MAX_SAMPLES
-    tie_break: str = "first"
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class Retry(CappedEstimator):
-    """Sample again until enough answers could be parsed."""
-
-    kind: ClassVar[str] = "retry"
-    max_samples: int = MAX_SAMPLES
-    tie_break: str = "first"
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
 class AdaptiveConsistency(CappedEstimator):
     """Stop when the leading answer is likely to stay ahead (Adaptive-Consistency)."""
 
     kind: ClassVar[str] = "adaptive-consistency"
-    max_samples: int = MAX_SAMPLES
-    tie_break: str = "first"
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class EarlyStopping(CappedEstimator):
-    """Stop when all answers of a window agree (early-stopping self-consistency)."""
-
-    kind: ClassVar[str] = "early-stopping"
     max_samples: int = MAX_SAMPLES
     tie_break: str = "first"
 
@@ -292,19 +240,7 @@ class Router(LevelsEstimator):
     levels: Sequence[int] = DEFAULT_LEVELS
     features: str = "paper"
     classifier: str = "gbm"
-    cost_sensitive: bool = False
     budgets: Sequence[float] | None = None
-    tie_break: str = "first"
-    seed: int = 0
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class ValueRouter(LevelsEstimator):
-    """Predicts the utility of every level from text features and takes the best at the price."""
-
-    kind: ClassVar[str] = "value-router"
-    levels: Sequence[int] = DEFAULT_LEVELS
-    features: str = "paper"
     tie_break: str = "first"
     seed: int = 0
 
@@ -324,31 +260,14 @@ class Sequential(CappedEstimator):
     seed: int = 0
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class SequentialVotes(CappedEstimator):
-    """Samples while another sample is worth its price, by the votes so far alone."""
-
-    kind: ClassVar[str] = "sequential-votes"
-    max_samples: int = MAX_SAMPLES
-    tie_break: str = "first"
-    seed: int = 0
-
-
 ESTIMATORS: dict[str, type[RegisteredEstimator]] = {
     estimator.kind: estimator
     for estimator in (
-        Fixed,
         Mixture,
-        Random,
-        LongestFirst,
-        Retry,
         Router,
-        ValueRouter,
         AdaptiveConsistency,
-        EarlyStopping,
         DecidedVotes,
         Sequential,
-        SequentialVotes,
     )
 }
 """Estimators by the kind of their policy."""

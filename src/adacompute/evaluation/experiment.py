@@ -67,8 +67,6 @@ class Experiment:
     n_permutations: int = N_PERMUTATIONS
     seed: int = 0
     classifier: str = "gbm"
-    cost_sensitive: bool = False
-    draft: bool = False
     max_rounds: int = UNLIMITED_ROUNDS
     use_confidence: bool = True
     max_assignments: int | None = None

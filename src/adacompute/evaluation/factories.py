@@ -8,7 +8,7 @@ which settings are efficient, at which prices they are used, and every model.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from adacompute.core.errors import ConfigError
 from adacompute.core.states import MAX_SAMPLES, states
 from adacompute.core.types import Float32Array, IntArray, Level
-from adacompute.evaluation.escalation import make_escalating
 from adacompute.evaluation.evidence_factories import (
     fit_vote_states,
     make_arm_mixture,
@@ -24,14 +23,13 @@ from adacompute.evaluation.evidence_factories import (
 )
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.evaluation.recorded_data import RecordedData
-from adacompute.features.text import FEATURES
-from adacompute.policies.draft_router import Drafts, fit_draft_router
+from adacompute.evaluation.rivals import LongestFirst, early_grid, retry_grid
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
-from adacompute.policies.router import RouterTraining, fit_router, fit_value_router
+from adacompute.policies.router import RouterTraining, fit_router
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.sequential.vote_table import PRICE_JITTER
-from adacompute.policies.stopping import adaptive_grid, decided_grid, early_grid
-from adacompute.policies.uniform import FixedRule, retry_grid
+from adacompute.policies.stopping import adaptive_grid, decided_grid
+from adacompute.policies.uniform import FixedRule
 
 STEPS_PER_SETTING = 4
 """Prices from one setting to the next, where it matters which questions change first."""
@@ -117,7 +115,8 @@ def make_longest_first(experiment: Experiment, train: IntArray) -> FittedPolicy:
     best = _fit_mixture("longest-first", experiment, train)
     column = experiment.pool.length_feature
     lengths = np.sort(experiment.pool.features[train, column]).tolist()
-    policy = replace(best, mix_by="length", training_lengths=tuple(lengths), length_feature=column)
+    known = best.levels, best.rules, best.schedule
+    policy = LongestFirst(best.name, *known, training_lengths=tuple(lengths), length_feature=column)
     n_steps = len(best.rules) - 1
     positions = np.linspace(0, n_steps, STEPS_PER_SETTING * n_steps + 1)
     prices = tuple(best.schedule.price_at(position) for position in positions)
@@ -165,29 +164,11 @@ def make_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
     training = RouterTraining(
         budgets=[*inside, *around],
         classifier=experiment.classifier,
-        cost_sensitive=experiment.cost_sensitive,
         seed=experiment.seed,
     )
     pool, levels = experiment.pool, experiment.policy_levels
-    if experiment.draft:
-        first, source = pool.first_drafts()
-        drafts = Drafts(first[train], source, FEATURES.index("entropy_estimate"))
-        fitted = fit_draft_router(pool.features[train], drafts, table, levels, training)
-        return FittedPolicy(fitted, fitted.schedule.prices, pool.features)
     policy = fit_router(pool.features[train], table, levels, training)
     return FittedPolicy(policy, policy.schedule.prices, pool.features)
-
-
-def make_value_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """Predict the utility of every level and take the best one at the price."""
-    policy = fit_value_router(
-        experiment.pool.features[train],
-        experiment.table.take(train),
-        experiment.policy_levels,
-        seed=experiment.seed,
-    )
-    prices = price_grid(1.0 / experiment.sample_cost(train))
-    return FittedPolicy(policy, prices, experiment.pool.features)
 
 
 def make_sequential(experiment: Experiment, train: IntArray) -> FittedPolicy:
@@ -243,7 +224,6 @@ POLICY_FACTORIES: dict[str, PolicyFactory] = {
     "longest-first": make_longest_first,
     "retry": make_retry,
     "router": make_router,
-    "value-router": make_value_router,
     "adaptive-consistency": make_adaptive_consistency,
     "early-stopping": make_early_stopping,
     "decided-votes": make_decided_votes,
@@ -251,13 +231,10 @@ POLICY_FACTORIES: dict[str, PolicyFactory] = {
     "sequential-votes": make_sequential_votes,
 }
 
-ARM_POLICIES: dict[str, PolicyFactory] = {"escalate": make_escalating}
-"""Policies that need several arms."""
+TRAINABLE = ("mixture", "router", "adaptive-consistency", "decided-votes", "sequential")
+"""Policies that can be saved and served; the others are scored only."""
 
-TRAINABLE = POLICY_FACTORIES | ARM_POLICIES
-"""Policies that can be saved and served."""
-
-ROUTERS = ("router", "value-router")
+ROUTER = "router"
 BASELINES: dict[str, PolicyFactory] = {"mixture-votes": make_mixture_votes}
 """Rows of tables that are no policies of their own."""
 
@@ -277,7 +254,7 @@ class RegisteredPolicy:
 REGISTERED: dict[str, RegisteredPolicy] = {}
 """Policies of other packages, which are scored but not trained or served; see `registry`."""
 
-EVIDENCE_AWARE = ("mixture", "mixture-votes", "sequential", *ARM_POLICIES)
+EVIDENCE_AWARE = ("mixture", "mixture-votes", "sequential")
 """Our policies that use arms and confidence where they are recorded."""
 
 ONLY = "only "
@@ -319,12 +296,13 @@ def is_single_arm(policy: str | PolicyFactory) -> bool:
 
 def find_trainable(policy: str) -> PolicyFactory:
     """Return the factory of a policy that can be saved and served."""
-    if policy in REGISTERED or is_single_arm(policy):
+    factory = find_factory(policy)
+    if policy not in TRAINABLE:
         raise ConfigError(
             f"{policy} is only scored on recorded samples, by evaluate; policies to train are "
             f"{', '.join(TRAINABLE)}"
         )
-    return find_factory(policy)
+    return factory
 
 
 def find_factory(policy: str | PolicyFactory) -> PolicyFactory:
@@ -335,7 +313,8 @@ def find_factory(policy: str | PolicyFactory) -> PolicyFactory:
         return OnlyArm(policy.removeprefix(ONLY))
     if policy in REGISTERED:
         return REGISTERED[policy].factory
-    every = TRAINABLE | BASELINES
+    every = POLICY_FACTORIES | BASELINES
     if policy not in every:
-        raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(TRAINABLE)}")
+        known = ", ".join(POLICY_FACTORIES)
+        raise ConfigError(f"there is no policy {policy!r}; there are {known}")
     return every[policy]

@@ -23,7 +23,6 @@ from adacompute.core.types import (
     hash_keys,
 )
 from adacompute.core.utility import estimate, estimate_windows
-from adacompute.features.draft import DraftSource, DraftUncertainty
 
 N_FOLDS = 5
 MIN_QUESTIONS = 10
@@ -33,7 +32,7 @@ MAX_EXCLUDED_SHARE = 0.1
 """Share of the questions that may be excluded because they have too few samples."""
 
 BY_QUESTION = ("key", "group", "features", "sequential_features", "prompt_cost")
-BY_SAMPLE = ("sample_cost", "draft", "logprob", "latency_s", "arm", "signals")
+BY_SAMPLE = ("sample_cost", "logprob", "latency_s", "arm", "signals")
 """Columns of a pool that have a row per question, and a row per sample."""
 
 
@@ -46,18 +45,17 @@ def _mean_by_question(answers: Answers, values: FloatArray) -> FloatArray:
 class Pool:
     """N questions with S samples in total.
 
-    ``group`` is equal for copies of a question. ``sample_cost`` (S,) is the cost of each
-    sample, in the order of the answers. ``round_cost`` is the cost of each round besides its
-    samples, one number for all questions or (N,): the prompt of a call, for example, is paid once
-    for all of its samples. ``prompt_cost`` (N,) is what the prompt of a call costs, if it is known;
-    it is part of the cost of a round if ``prompt_per_round``, else of each sample. ``features`` are
-    for routers, and ``length_feature`` is the column that holds the length of the question.
-    ``sequential_features``, where given, are for the sequential policy. ``draft`` is the
-    uncertainty of each sample (S,), if it was read. Where ``logprob`` (S,) is given, ties go to the
-    likeliest answer. ``latency_s`` (S,) is how long each sample took, if it is known. ``arm`` (S,)
-    numbers the ``arms`` if there are several. ``signals`` (S, names) are what was recorded about
-    the confidence of each sample, under ``signal_names``; NaN is unknown. ``n_excluded`` counts the
-    questions that ``equalise`` left out.
+    ``group`` is equal for copies of a question. ``sample_cost`` (S,) is the cost of each sample, in
+    the order of the answers. ``round_cost`` is the cost of each round besides its samples, one
+    number for all questions or (N,): the prompt of a call, for example, is paid once for all of its
+    samples. ``prompt_cost`` (N,) is what the prompt of a call costs, if it is known; it is part of
+    the cost of a round if ``prompt_per_round``, else of each sample. ``features`` are for routers,
+    and ``length_feature`` is the column that holds the length of the question.
+    ``sequential_features``, where given, are for the sequential policy. Where ``logprob`` (S,) is
+    given, ties go to the likeliest answer. ``latency_s`` (S,) is how long each sample took, if it
+    is known. ``arm`` (S,) numbers the ``arms`` if there are several. ``signals`` (S, names) are
+    what was recorded about the confidence of each sample, under ``signal_names``; NaN is unknown.
+    ``n_excluded`` counts the questions that ``equalise`` left out.
     """
 
     answers: Answers
@@ -67,7 +65,6 @@ class Pool:
     sample_cost: FloatArray
     length_feature: int = 0
     sequential_features: Float32Array | None = None
-    draft: DraftUncertainty | None = None
     round_cost: float | FloatArray = 0.0
     prompt_cost: FloatArray | None = None
     prompt_per_round: bool = False
@@ -102,16 +99,6 @@ class Pool:
             **self._rows(BY_QUESTION, rows),
             **self._rows(BY_SAMPLE, kept),
         )
-
-    def first_drafts(self) -> tuple[FloatArray, DraftSource]:
-        """Return the uncertainty of the first sample of each question, (N,), and its source."""
-        if self.draft is None or not self.draft.is_known:
-            raise DataError(
-                "no log-probabilities are recorded, so no draft can be used: collect from a server "
-                "that reports them, or leave the draft out"
-            )
-        first = self.draft.value[self.answers.offsets[:-1]]
-        return first, DraftSource(self.draft.source, self.draft.top_logprobs)
 
     @property
     def n_samples(self) -> int:

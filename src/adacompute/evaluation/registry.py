@@ -16,11 +16,9 @@ from importlib.metadata import entry_points
 from adacompute.core.errors import ConfigError
 from adacompute.evaluation.experiment import PolicyFactory
 from adacompute.evaluation.factories import (
-    ARM_POLICIES,
     BASELINES,
     POLICY_FACTORIES,
     REGISTERED,
-    TRAINABLE,
     RegisteredPolicy,
     only_arms,
 )
@@ -57,7 +55,7 @@ def register_policy(
             f"a policy cannot be named {name!r}: use lower-case words joined by hyphens"
         )
     policy = RegisteredPolicy(factory, several_arms, find_obstacle)
-    if name in {*TRAINABLE, *BASELINES, *ORACLES} or REGISTERED.get(name, policy) != policy:
+    if name in {*POLICY_FACTORIES, *BASELINES, *ORACLES} or REGISTERED.get(name, policy) != policy:
         raise ConfigError(f"there is a policy {name!r} already: use another name")
     REGISTERED[name] = policy
 
@@ -73,7 +71,6 @@ def list_policies(arms: Sequence[str] = ()) -> tuple[str, ...]:
             "mixture",
             *only_arms(arms),
             *own,
-            *ARM_POLICIES,
             "sequential",
             "oracle",
         )

@@ -252,11 +252,7 @@ class Replay:
     @cached_property
     def samples(self) -> SampleMatrix:
         """The samples, one row per order."""
-        draft = self.pool.draft
-        return SampleMatrix(
-            self.pool.answers.answer[self._order],
-            uncertainty=None if draft is None else draft.value[self._order],
-        )
+        return SampleMatrix(self.pool.answers.answer[self._order])
 
     @cached_property
     def accuracy(self) -> FloatArray:

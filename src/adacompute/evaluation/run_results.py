@@ -26,7 +26,7 @@ FORMAT = 1
 CODE = ("core", "features", "policies", "evaluation", "report")
 """Packages whose code results depend on."""
 
-LIBRARIES = ("numpy", "scikit-learn", "scipy", "xgboost", "onnxruntime", "matplotlib", "jinja2")
+LIBRARIES = ("numpy", "scikit-learn", "scipy", "xgboost", "matplotlib", "jinja2")
 """Libraries whose versions results depend on."""
 
 

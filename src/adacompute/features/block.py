@@ -50,24 +50,19 @@ _SIGNS = (
     ("price", b"$", DIGITS),
     ("point", b".", DIGITS),
     ("comma", b",", DIGITS),
-    ("operator", b"+-*/^<>", ANY),
-    ("equals", b"=", ANY),
+    ("operator", b"/", ANY),
     ("ratio", b"/", DIGITS),
-    ("paren", b"(", ANY),
     ("command", b"\\", _LETTERS),
     ("frac", b"", b""),  # a command, recognised by its name
-    ("sqrt", b"", b""),
     ("money", b"\\", b"$"),
     ("money", b"\xc2", b"\xa3\xa5"),  # £ ¥
     ("fraction", b"\xc2", b"\xbc\xbd\xbe"),  # ¼ ½ ¾
-    ("root", b"", b""),
-    ("wide", b"\xe2", b"\x82\x85\x88"),
+    ("wide", b"\xe2", b"\x82\x85"),
 )
-# Signs of three bytes, by their second and third byte: €, ⅐ to ⅞, √
+# Signs of three bytes, by their second and third byte: €, ⅐ to ⅞
 _WIDE_SIGNS = (
     ("money", 0x82, b"\xac"),
     ("fraction", 0x85, ANY[0x90:0x9F]),
-    ("root", 0x88, b"\x9a"),
 )
 _CODE = {name: code for code, name in enumerate(dict.fromkeys(name for name, *_ in _SIGNS), 1)}
 _N_CODES = len(_CODE) + 1
@@ -221,8 +216,7 @@ def _make_block(data: ByteArray, start: IntArray) -> Block:
         sign[wide] = code
     command = (sign == _CODE["command"]).nonzero()[0]
     if len(command):
-        for name in ("frac", "sqrt"):
-            sign[command[_is_command(block, position[command], name.encode())]] = _CODE[name]
+        sign[command[_is_command(block, position[command], b"frac")]] = _CODE["frac"]
     return block
 
 

@@ -1,6 +1,6 @@
 """Text features: statistics of a question's wording that may predict its difficulty.
 
-The sixteen statistics of the paper's appendix and some further ones, for N questions at once. Words
+The sixteen statistics of the paper's appendix and a bag of words, for N questions at once. Words
 are separated by white space; when words are compared, everything but letters, digits and
 apostrophes counts as white space, and case is ignored. Keywords are English.
 
@@ -19,14 +19,11 @@ import numpy.typing as npt
 from adacompute.core.errors import ConfigError
 from adacompute.features.block import (
     BLOCK_BYTES,
-    SPACES,
-    UPPER,
     byte_set,
     find_runs,
     hash_words,
     split_blocks,
 )
-from adacompute.features.embedding import find_encoder, is_embedding
 
 if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray, KeyArray
@@ -55,30 +52,15 @@ FEATURES: tuple[str, ...] = (
 )
 """The paper's sixteen features, in its order."""
 
-EXTRA_FEATURES: tuple[str, ...] = (
-    "has_square_roots",
-    "has_equation",
-    "has_multi_subproblems",
-    "capitalised_words",
-    "latex_commands",
-    "newline_count",
-    "answer_choices",
-    "digit_share",
-    "operator_count",
-    "negation_words",
-)
-"""Flags that the paper's figures name but its appendix does not, and further counts."""
-
 N_WORD_FEATURES = 256
 WORD_FEATURES: tuple[str, ...] = tuple(f"word_{i}" for i in range(N_WORD_FEATURES))
 """Hashed bag of words: each word adds to or subtracts from the column of its hash."""
 
 FEATURE_SETS: dict[str, tuple[str, ...]] = {
     "paper": FEATURES,
-    "extended": FEATURES + EXTRA_FEATURES,
     "words": FEATURES + WORD_FEATURES,
 }
-"""Features of each set that needs no encoder, in column order."""
+"""Features of each set, in column order."""
 
 _KEYWORDS = {
     "percent": "percent percents percentage percentages percentile",
@@ -103,17 +85,9 @@ _KEYWORDS = {
         " altogether combined together if twice thrice half double triple more less fewer"
         " additional another also both except still increase increased decrease decreased"
     ),
-    "root": "sqrt root roots",
-    "negation": (
-        "no not never none neither nor nobody nothing nowhere without cannot can't don't doesn't"
-        " didn't isn't aren't wasn't weren't won't wouldn't shouldn't couldn't hasn't haven't"
-        " hadn't except unless"
-    ),
 }
 
 
-_SPACE = byte_set(SPACES)
-_UPPER = byte_set(UPPER)
 _STOP = byte_set(b".!?")
 _CLOSER = byte_set(b"\"')]}*")
 _CHOICE = byte_set(b"ABCDEFGHIJ")
@@ -158,11 +132,8 @@ def feature_names(features: str) -> tuple[str, ...]:
     >>> len(feature_names("paper"))
     16
     """
-    if is_embedding(features):
-        n_dimensions = find_encoder(features).n_dimensions
-        return FEATURES + tuple(f"embedding_{i}" for i in range(n_dimensions))
     if features not in FEATURE_SETS:
-        known = ", ".join([*FEATURE_SETS, "embedding:DIRECTORY"])
+        known = ", ".join(FEATURE_SETS)
         raise ConfigError(f"there is no feature set {features!r}; the known ones are {known}")
     return FEATURE_SETS[features]
 
@@ -177,24 +148,20 @@ def extract_features(text: Texts, *, features: str = "paper") -> Float32Array:
     """
     names = feature_names(features)
     matrix = np.zeros((len(text), len(names)), dtype=np.float32)
-    index = {name: i for i, name in enumerate(names[: len(FEATURES + EXTRA_FEATURES)])}
+    index = {name: i for i, name in enumerate(FEATURES)}
     row = 0
     for block in split_blocks(text):
         stop = row + len(block)
         words = _Words.of(block)
-        columns = _columns(block, words, extra=features == "extended")
-        for name, column in columns.items():
+        for name, column in _columns(block, words).items():
             matrix[row:stop, index[name]] = column
         if features == "words":
             matrix[row:stop, len(FEATURES) :] = words.bag()
         row = stop
-    if is_embedding(features):
-        texts = text.to_pylist() if hasattr(text, "to_pylist") else list(text)
-        matrix[:, len(FEATURES) :] = find_encoder(features).encode(texts)
     return matrix
 
 
-def _columns(block: Block, vocabulary: _Words, *, extra: bool) -> dict[str, Column]:
+def _columns(block: Block, vocabulary: _Words) -> dict[str, Column]:
     """Compute all features of a block except the entropy estimate."""
     signs = block.signs()
     columns = _lengths(block, signs) | _numbers(block)
@@ -208,7 +175,7 @@ def _columns(block: Block, vocabulary: _Words, *, extra: bool) -> dict[str, Colu
     columns["has_money_word"] = (words["money"] + signs["money"] + price) > 0
     columns["has_rate_word"] = words["rate"] > 0
     columns["has_multi_step_word"] = words["step"] > 0
-    return columns | _extras(block, signs, words) if extra else columns
+    return columns
 
 
 def _lengths(block: Block, signs: dict[str, IntArray]) -> dict[str, Column]:
@@ -312,30 +279,3 @@ class _Words:
         bag = np.copysign(np.log1p(np.abs(signed)), signed)
         norm = np.sqrt(np.einsum("ij,ij->i", bag, bag))
         return np.asarray(bag / np.maximum(norm, _MIN_NORM)[:, None])
-
-
-def _extras(
-    block: Block, signs: dict[str, IntArray], words: dict[str, IntArray]
-) -> dict[str, Column]:
-    """Compute the features of the set ``extended``."""
-    start, _ = block.words()
-    paren = block.positions("paren")
-    # A part or an answer choice begins after white space: f(a) is neither.
-    paren = paren[_SPACE[block.data[paren - 1]] & (block.at(paren + 2) == ord(")"))]
-    label = block.at(paren + 1)
-    parts = block.count(paren[_PART[label]])
-    line = np.concatenate(([0], block.positions("newline")[:-1] + 1))
-    is_choice = _CHOICE[block.data[line]] & _CHOICE_MARK[block.at(line + 1)]
-    chars = block.start[1:] - block.start[:-1] - signs["continuation"] - 1
-    return {
-        "has_square_roots": (words["root"] + signs["sqrt"] + signs["root"]) > 0,
-        "has_equation": signs["equals"] > 0,
-        "has_multi_subproblems": (parts > 1) | (signs["question"] > 1),
-        "capitalised_words": block.count(start[_UPPER[block.data[start]]]),
-        "latex_commands": signs["command"] + signs["frac"] + signs["sqrt"],
-        "newline_count": signs["newline"] - 1,
-        "answer_choices": block.count(paren[_CHOICE[label]]) + block.count(line[is_choice]),
-        "digit_share": signs["digit"] / np.maximum(chars, 1),
-        "operator_count": signs["operator"] + signs["ratio"] + signs["equals"],
-        "negation_words": words["negation"],
-    }

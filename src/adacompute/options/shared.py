@@ -74,16 +74,7 @@ class RoundOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureOptions:
-    """What is read of the texts of questions."""
-
-    features: str = option(
-        "Features of routers: paper, extended, words, or embedding:DIRECTORY.", "paper"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoringOptions(CostOptions, FeatureOptions):
+class ScoringOptions(CostOptions):
     """What is scored, and at which budgets."""
 
     budgets: Sequence[float] | None = option(

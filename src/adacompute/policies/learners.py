@@ -1,9 +1,8 @@
 """Learners: models fitted to features. Only this module imports xgboost and scikit-learn.
 
 The paper's classifier is gradient-boosted trees (100 trees, depth 5, learning rate 0.1). The four
-others of its ablation are refitted for comparison and cannot be saved in a bundle. The regressor
-predicts the utility of every level at once. Learners know features and targets, but not questions,
-prices or policies.
+others of its ablation are refitted for comparison and cannot be saved in a bundle. Learners know
+features and targets, but not questions, prices or policies.
 """
 
 from __future__ import annotations
@@ -18,17 +17,11 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError, needs_extra
 from adacompute.core.types import Float32Array, FloatArray, IntArray
-from adacompute.policies.inference import (
-    UNSEEN_LEVEL_SCORE,
-    OnnxModel,
-    Predictor,
-    trees_to_onnx,
-)
+from adacompute.policies.trees import UNSEEN_LEVEL_SCORE, Predictor, from_booster
 
 CLASSIFIERS = ("gbm", "logistic", "svm", "forest", "mlp")
 N_TREES = 100
 GBM = {"max_depth": 5, "eta": 0.1}  # the paper's
-VALUE_GBM = {"max_depth": 3, "eta": 0.05, "min_child_weight": 10, "subsample": 0.8}
 
 SOFTMAX_INVERSE_PENALTIES = (0.003, 0.02, 0.1, 0.3)
 """Inverse penalties of the softmax regression that are tried."""
@@ -59,7 +52,6 @@ def fit_classifier(
     label: IntArray,
     *,
     n_levels: int,
-    weight: FloatArray | None = None,
     classifier: str = "gbm",
     seed: int = 0,
 ) -> Predictor:
@@ -68,18 +60,16 @@ def fit_classifier(
         raise ConfigError(f"classifier must be one of {CLASSIFIERS}, got {classifier!r}")
     present, index = np.unique(label, return_inverse=True)
     if classifier == "gbm" or len(present) == 1:
-        booster = boost(features, index, tree_settings(len(present)), weight=weight, seed=seed)
-        return _to_model(booster, features.shape[1], n_levels, present)
+        booster = boost(features, index, tree_settings(len(present)), seed=seed)
+        return from_booster(booster.save_raw("json"), level=present, n_levels=n_levels)
     model = _scikit_classifier(classifier, seed)
     from sklearn.exceptions import ConvergenceWarning
 
-    step = model.steps[-1][0]
-    weights = {} if weight is None or classifier == "mlp" else {f"{step}__sample_weight": weight}
     try:
         with warnings.catch_warnings():
             # The paper's network trains for a fixed number of epochs, converged or not.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return _ScikitClassifier(model.fit(features, label, **weights), n_levels)
+            return _ScikitClassifier(model.fit(features, label), n_levels)
     except ValueError as error:
         raise DataError(
             f"classifier {classifier!r} cannot be fitted to these questions ({error}): use 'gbm'"
@@ -93,45 +83,24 @@ def tree_settings(n_labels: int) -> dict[str, Any]:
     return {"objective": "multi:softprob", "num_class": n_labels, **GBM}
 
 
-def fit_values(features: Float32Array, utility: FloatArray, *, seed: int = 0) -> OnnxModel:
-    """Fit a regressor of the utility of every level, (N, F) → (N, K)."""
-    settings = {"objective": "reg:squarederror", **VALUE_GBM}
-    booster = boost(features, utility, settings, weight=None, seed=seed)
-    n_levels = utility.shape[1]
-    return _to_model(booster, features.shape[1], n_levels, np.arange(n_levels))
-
-
 def boost(
     features: Float32Array,
     target: IntArray | FloatArray,
     settings: dict[str, Any],
     *,
-    weight: FloatArray | None,
     seed: int,
 ) -> Any:  # noqa: ANN401 - a booster of xgboost
     """Fit trees with these settings, always on one thread."""
     with needs_extra("router"):
         import xgboost
 
-    data = xgboost.DMatrix(features, target, weight=weight, nthread=1)
+    data = xgboost.DMatrix(features, target, nthread=1)
     # What xgboost.train does, without its callbacks and its copy of the result.
     options = {**settings, "seed": seed, "nthread": 1, "verbosity": 0}
     booster = xgboost.Booster(options, [data])
     for step in range(N_TREES):
         booster.update(data, step)
     return booster
-
-
-def _to_model(
-    booster: Any,  # noqa: ANN401 - a booster of xgboost
-    n_features: int,
-    n_outputs: int,
-    output_of: IntArray,
-) -> OnnxModel:
-    raw = booster.save_raw("json")
-    return OnnxModel(
-        trees_to_onnx(raw, n_features=n_features, n_outputs=n_outputs, output_of=output_of)
-    )
 
 
 def single_threaded() -> AbstractContextManager[Any]:

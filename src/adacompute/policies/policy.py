@@ -32,7 +32,6 @@ from adacompute.core.types import (
 )
 
 if TYPE_CHECKING:
-    from adacompute.features.draft import DraftSource
     from adacompute.policies.confidence import Confidence
     from adacompute.policies.lookup import Lookup
     from adacompute.policies.price_schedule import PriceSchedule
@@ -50,13 +49,11 @@ class SampleMatrix:
     """Samples in the order in which they are drawn, (M, n): one row per question.
 
     ``answer`` holds answer classes, −1 if the answer could not be parsed. ``logprob`` holds the
-    mean log-probability of each sample, if it is known, and ``uncertainty`` that of a draft;
-    unknown entries are NaN.
+    mean log-probability of each sample, if it is known; unknown entries are NaN.
     """
 
     answer: IntArray
     logprob: FloatArray | None = None
-    uncertainty: FloatArray | None = None
 
     @cached_property
     def tally(self) -> votes.Tally:
@@ -183,7 +180,6 @@ class PreparedKind(Enum):
     NOTHING = "nothing"
     CELL = "cell"
     LEVELS = "levels"
-    UTILITIES = "utilities"
     FEATURES = "features"
 
 
@@ -207,17 +203,11 @@ class Policy:
     confidence: Confidence | None = None
     """What samples say of themselves, if the policy sees it; votes are then weighted by it."""
 
-    draft: DraftSource | None = None
-    """What the uncertainty of the first sample is estimated from, if decisions need it."""
-
     pooled: Policy | None = None
     """The policy for questions whose text is not known; None if this one decides about them."""
 
     schedule: PriceSchedule | None = None
     """Prices of the settings of the policy, if it has settings."""
-
-    first_needs_key: bool = True
-    """Whether first decisions may depend on the keys of questions."""
 
     takes_all: bool = False
     """Whether samples are taken that can no longer change the answer."""

@@ -1,9 +1,7 @@
-"""Routers: policies that decide once, from the question only.
+"""Router: the paper's policy, which decides once, from the question only.
 
-``RouterPolicy`` is the paper's router: classifiers that predict the oracle's level, one for each
-price that it was trained at. ``ValueRouterPolicy`` predicts the utility of every level and takes
-the best one at the price, so one model serves every budget. Both ignore the samples: once a level
-is reached, they stop. The policies do not know how their models were fitted.
+Classifiers predict the oracle's level, one for each price that it was trained at. The samples are
+ignored: once a level is reached, it stops. The policy does not know how its models were fitted.
 """
 
 from __future__ import annotations
@@ -14,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from adacompute.core.allocation.cutoff import choose
 from adacompute.core.allocation.oracle import solve
 from adacompute.core.errors import BundleError
 from adacompute.core.types import FloatArray, IntArray, Level, UtilityTable
-from adacompute.policies.inference import OnnxModel, Predictor
-from adacompute.policies.learners import fit_classifier, fit_values
+from adacompute.policies.bundles.bundle_files import TABLES, unpack_tables
+from adacompute.policies.learners import fit_classifier
 from adacompute.policies.policy import NO_LEVEL, Policy, PreparedKind, State, mixing_uniform
 from adacompute.policies.price_schedule import MIN_PRICE_GAP, PriceSchedule
 from adacompute.policies.spec import PolicySpec, read_numbers
+from adacompute.policies.trees import Predictor, Trees, from_arrays
+from adacompute.storage.array_files import pack_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,31 +73,6 @@ class RouterPolicy(Policy):
         return level
 
 
-@dataclass(frozen=True, eq=False)
-class ValueRouterPolicy(Policy):
-    """Predicts the utility of every level and takes the best one at the price."""
-
-    name = "value-router"
-    prepared = PreparedKind.UTILITIES
-    first_needs_key = False
-    decides_once = True
-    levels: tuple[Level, ...]
-    model: Predictor
-
-    def prepare_features(self, features: Float32Array) -> Float32Array:
-        """Predict the utility of every level."""
-        return self.model.predict(features).astype(np.float32)
-
-    def decide(self, state: State, price: float) -> IntArray:
-        """Take the level with the largest predicted utility − price × cost; ties go to cheaper."""
-        new = np.flatnonzero(state.level == NO_LEVEL)
-        level = state.level.copy()
-        if len(new):
-            utility = state.features[new].astype(np.float64)
-            level[new] = choose(UtilityTable(utility, state.cost[new]), price)
-        return level
-
-
 def max_regret(table: UtilityTable, choice: IntArray, price: float) -> FloatArray:
     """Return M_λ(x) of Theorem 2: the loss of the worst level on each question at this price."""
     net = table.utility - price * table.cost
@@ -108,11 +82,10 @@ def max_regret(table: UtilityTable, choice: IntArray, price: float) -> FloatArra
 
 @dataclass(frozen=True, kw_only=True)
 class RouterTraining:
-    """How a router is fitted; if ``cost_sensitive``, questions are weighted by ``max_regret``."""
+    """How a router is fitted."""
 
     budgets: Sequence[float]
     classifier: str = "gbm"
-    cost_sensitive: bool = False
     seed: int = 0
 
 
@@ -131,9 +104,6 @@ def fit_router(
         if np.array_equal(oracle.choice, label):
             continue  # the same classifier again
         label = oracle.choice
-        weight = None
-        if training.cost_sensitive:
-            weight = max_regret(table, label, oracle.price) + 1e-6
         price = oracle.price or (prices[-1] / 2 if prices else 1.0)
         # Two budgets may have the same price; prices of a schedule must decrease.
         prices.append(min(price, prices[-1] * (1 - MIN_PRICE_GAP)) if prices else price)
@@ -142,7 +112,6 @@ def fit_router(
                 features,
                 label,
                 n_levels=len(levels),
-                weight=weight,
                 classifier=training.classifier,
                 seed=training.seed,
             )
@@ -150,50 +119,27 @@ def fit_router(
     return RouterPolicy(levels, tuple(models), PriceSchedule(tuple(prices)))
 
 
-def fit_value_router(
-    features: Float32Array, table: UtilityTable, levels: tuple[Level, ...], *, seed: int = 0
-) -> ValueRouterPolicy:
-    """Fit a regressor of the utility of every level."""
-    return ValueRouterPolicy(levels, fit_values(features, table.utility, seed=seed))
-
-
 def router_to_spec(policy: RouterPolicy) -> PolicySpec:
     """Describe the policy as plain data."""
-    content = {"prices": policy.schedule.prices}
-    return PolicySpec(policy.levels, content, _model_files(policy.models))
-
-
-def router_from_spec(spec: PolicySpec) -> RouterPolicy:
-    """Build the policy from plain data."""
-    schedule = PriceSchedule(read_numbers(spec.content["prices"]))
-    return RouterPolicy(spec.levels, _load_models(spec, len(schedule.prices)), schedule)
-
-
-def value_router_to_spec(policy: ValueRouterPolicy) -> PolicySpec:
-    """Describe the policy as plain data."""
-    return PolicySpec(policy.levels, {}, _model_files((policy.model,)))
-
-
-def value_router_from_spec(spec: PolicySpec) -> ValueRouterPolicy:
-    """Build the policy from plain data."""
-    return ValueRouterPolicy(spec.levels, *_load_models(spec, 1))
-
-
-def _model_files(models: tuple[Predictor, ...]) -> dict[str, bytes]:
-    files = {}
-    for i, model in enumerate(models):
-        if not isinstance(model, OnnxModel):
+    tables: dict[str, Any] = {}
+    for i, model in enumerate(policy.models):
+        if not isinstance(model, Trees):
             raise BundleError(
                 "only the classifier 'gbm' can be saved in a bundle: train the router with it"
             )
-        files[f"model-{i}.onnx"] = model.data
-    return files
+        tables |= {f"{i}_{name}": array for name, array in model.to_arrays().items()}
+    content = {"prices": policy.schedule.prices}
+    return PolicySpec(policy.levels, content, {TABLES: pack_arrays(tables)})
 
 
-def _load_models(spec: PolicySpec, n_models: int) -> tuple[OnnxModel, ...]:
-    models = tuple(OnnxModel(data) for data in spec.files.values())
-    if len(models) != n_models:
-        raise BundleError(f"the policy needs {n_models} models, got {len(models)}")
-    if any(model.n_outputs != len(spec.levels) for model in models):
-        raise BundleError(f"a model does not score the {len(spec.levels)} levels of its policy")
-    return models
+def router_from_spec(spec: PolicySpec) -> RouterPolicy:
+    """Build the policy from plain data; raise BundleError unless every walk of its trees ends."""
+    schedule = PriceSchedule(read_numbers(spec.content["prices"]))
+    arrays: list[dict[str, Any]] = [{} for _ in schedule.prices]
+    for key, array in unpack_tables(spec.files[TABLES]).items():
+        number, _, name = key.partition("_")
+        if number not in map(str, range(len(arrays))):
+            raise BundleError(f"the policy has {len(arrays)} prices, and trees for another")
+        arrays[int(number)][name] = array
+    models = tuple(from_arrays(one, len(spec.levels)) for one in arrays)
+    return RouterPolicy(spec.levels, models, schedule)

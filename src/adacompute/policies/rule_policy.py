@@ -1,8 +1,8 @@
 """Rule policy: switches between rules by price.
 
 A rule says how many samples each question should have by the next decision. The policy has a price
-schedule of rules, so fixed, mixture, random, longest-first, retry and the stopping rules are all
-this policy with different rules. Only longest-first looks at the question, and only at its length.
+schedule of rules, so mixtures and the stopping rules are all this policy with different rules. None
+looks at the question.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from adacompute.core.errors import BundleError
-from adacompute.core.types import Float32Array, FloatArray, IntArray, Level
+from adacompute.core.types import FloatArray, IntArray, Level
 from adacompute.policies.lookup import MAX_REMEMBERED, Lookup, observe
 from adacompute.policies.policy import (
     ObservedSamples,
@@ -25,21 +25,17 @@ from adacompute.policies.policy import (
 )
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.spec import PolicySpec, read_choice, read_entry, read_number, read_numbers
-from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule, VoteLeadRule
-from adacompute.policies.uniform import FixedRule, RetryRule
+from adacompute.policies.stopping import AdaptiveConsistencyRule, VoteLeadRule
+from adacompute.policies.uniform import FixedRule
 
-RULES: dict[
-    str, type[FixedRule | RetryRule | AdaptiveConsistencyRule | EarlyStoppingRule | VoteLeadRule]
-] = {
+RULES: dict[str, type[FixedRule | AdaptiveConsistencyRule | VoteLeadRule]] = {
     "fixed": FixedRule,
-    "retry": RetryRule,
     "adaptive-consistency": AdaptiveConsistencyRule,
-    "early-stopping": EarlyStoppingRule,
     "vote-lead": VoteLeadRule,
 }
 """Rules by their name in a bundle."""
 
-MIX_BY = ("key", "length", "none")
+MIX_BY = ("key", "none")
 """What decides which questions take the more expensive of two rules."""
 
 
@@ -57,9 +53,7 @@ class RulePolicy(Policy):
     """A policy that selects a rule by price.
 
     Between two rules, ``mix_by`` says which questions take the more expensive one: "key" decides
-    pseudo-randomly by the key, "length" takes the longest questions first, by their rank among the
-    sorted ``training_lengths``, and "none" does not mix. ``length_feature`` is the feature column
-    that holds the length.
+    pseudo-randomly by the key, and "none" does not mix.
     """
 
     name: str = field()
@@ -67,15 +61,11 @@ class RulePolicy(Policy):
     rules: tuple[Rule, ...]
     schedule: PriceSchedule = field()
     mix_by: str = "key"
-    training_lengths: tuple[float, ...] = ()
-    length_feature: int = 0
     _level_samples: IntArray = field(init=False, repr=False, compare=False)
-    _lengths: FloatArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         samples = np.array([level.n_samples for level in self.levels])
         object.__setattr__(self, "_level_samples", samples)
-        object.__setattr__(self, "_lengths", np.asarray(self.training_lengths, dtype=np.float64))
 
     @property
     def decides_once(self) -> bool:
@@ -89,12 +79,12 @@ class RulePolicy(Policy):
 
     @property
     def prepared(self) -> PreparedKind:
-        """Whether the length of a question is used."""
-        return PreparedKind.FEATURES if self.mix_by == "length" else PreparedKind.NOTHING
+        """Nothing: no rule looks at the question."""
+        return PreparedKind.NOTHING
 
     def make_lookup(self) -> Lookup | None:
-        """Return a lookup of what rules say about answers, None if lengths are needed."""
-        return None if self.mix_by == "length" else RuleLookup(self)
+        """Return a lookup of what rules say about answers."""
+        return RuleLookup(self)
 
     def list_uniform(self) -> list[tuple[int, str | None]]:
         """Return the number of samples of each rule; none if some rule looks at votes."""
@@ -102,18 +92,12 @@ class RulePolicy(Policy):
             return []
         return [(int(rule.target_samples(observe(()))[0]), None) for rule in self.rules]
 
-    def prepare_features(self, features: Float32Array) -> Float32Array:
-        """Keep the length if questions are mixed by it, else nothing."""
-        if self.mix_by == "length":
-            return features[:, [self.length_feature]]
-        return features[:, :0]
-
     def decide(self, state: State, price: float) -> IntArray:
         """Apply each question's rule."""
         if len(self.rules) == 1:
             target = self.rules[0].target_samples(state.observed)
         else:
-            setting = self.schedule.select(price, self._uniform(state))
+            setting = self.schedule.select(price, self.uniform(state))
             target = np.empty(len(state), dtype=np.int64)
             for number in np.unique(setting):
                 rows = np.flatnonzero(setting == number)
@@ -123,15 +107,9 @@ class RulePolicy(Policy):
         level = np.minimum(level, len(self.levels) - 1)
         return np.where(target > state.observed.n_samples, level, state.level)
 
-    def _uniform(self, state: State) -> FloatArray:
+    def uniform(self, state: State) -> FloatArray:
         """Return the number of each question that selects between two rules."""
-        if self.mix_by == "none":
-            return np.ones(len(state))
-        if self.mix_by == "length":
-            length = state.features[:, 0]
-            rank = np.searchsorted(self._lengths, length, side="left")
-            return np.asarray(1.0 - rank / max(1, len(self.training_lengths)), dtype=np.float64)
-        return mixing_uniform(state.key)
+        return np.ones(len(state)) if self.mix_by == "none" else mixing_uniform(state.key)
 
 
 class RuleLookup:
@@ -182,8 +160,6 @@ def to_spec(policy: RulePolicy) -> PolicySpec:
         "prices": policy.schedule.prices,
         "rules": [_rule_to_json(rule) for rule in policy.rules],
         "mix_by": policy.mix_by,
-        "training_lengths": policy.training_lengths,
-        "length_feature": policy.length_feature,
     }
     return PolicySpec(policy.levels, content)
 
@@ -201,8 +177,6 @@ def from_spec(spec: PolicySpec) -> RulePolicy:
         rules,
         schedule,
         mix_by=read_choice(MIX_BY, content["mix_by"]),
-        training_lengths=read_numbers(content["training_lengths"]),
-        length_feature=read_entry(content, "length_feature", int),
     )
 
 

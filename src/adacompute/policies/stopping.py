@@ -1,11 +1,9 @@
 """Stopping rules: look at the votes after some samples and stop when they agree.
 
 Adaptive-Consistency (Aggarwal et al., 2023) draws one sample at a time and stops when the leading
-answer is likely to stay ahead of the second. Early-stopping self-consistency (ESC; Li et al., 2024)
-draws windows of samples and stops when one of them is unanimous. A vote lead stops when the leading
-answer is some votes ahead, or when the remaining samples cannot change the vote. None looks at the
-question, and none recognises hopeless questions: disagreement always leads to more samples, up to
-the maximum.
+answer is likely to stay ahead of the second. A vote lead stops when the leading answer is some
+votes ahead, or when the remaining samples cannot change the vote. None looks at the question, and
+none recognises hopeless questions: disagreement always leads to more samples, up to the maximum.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from adacompute.policies.policy import ObservedSamples
 
 ADAPTIVE_THRESHOLDS = (*np.linspace(0.5, 0.99, 30).tolist(), 0.995, 0.999)
 ADAPTIVE_CAPS = (2, 3, 4, 6, 8, 12, 16)
-WINDOWS = (2, 3, 4, 5, 8)
 
 
 @lru_cache
@@ -59,21 +56,6 @@ class AdaptiveConsistencyRule:
 
 
 @dataclass(frozen=True)
-class EarlyStoppingRule:
-    """Draw windows until all answers of one are parsed and equal, up to ``max_samples``."""
-
-    decides_once: ClassVar[bool] = False
-    window: int
-    max_samples: int
-
-    def target_samples(self, observed: ObservedSamples) -> IntArray:
-        """Add one window, or stop."""
-        n_samples, is_unanimous = observed.n_samples, observed.streak >= self.window
-        stop = (n_samples > 0) & (is_unanimous | (n_samples >= self.max_samples))
-        return np.where(stop, n_samples, np.minimum(self.max_samples, n_samples + self.window))
-
-
-@dataclass(frozen=True)
 class VoteLeadRule:
     """Draw until an answer is ``lead`` votes ahead, or the vote of ``max_samples`` is decided.
 
@@ -107,17 +89,6 @@ def adaptive_grid(max_samples: int) -> tuple[AdaptiveConsistencyRule, ...]:
             settled = (table >= threshold).tobytes()
             rules.setdefault((cap, settled), AdaptiveConsistencyRule(threshold, cap))
     return tuple(rules.values())
-
-
-def early_grid(max_samples: int) -> tuple[EarlyStoppingRule, ...]:
-    """Return the rules that are tried in training: one sample, and windows × caps."""
-    rules = [
-        EarlyStoppingRule(window, cap)
-        for window in WINDOWS
-        for cap in sorted({window, 2 * window, 3 * window, 4 * window, 16})
-        if window <= cap <= max_samples
-    ]
-    return (EarlyStoppingRule(1, 1), *rules)
 
 
 def lead_grid(max_samples: int) -> tuple[VoteLeadRule, ...]:

@@ -44,9 +44,9 @@ class QuestionProgress:
 
     ``features`` are as the policy prepared them, None until they are needed. ``n_decided`` is the
     number of samples that the last decision has seen, ``target`` the number that the next one
-    needs. ``answers`` are classes, −1 for unparsed; ``logprobs`` and ``uncertainties`` are empty
-    while none is known. ``arms`` and ``evidence`` are those of each sample, for policies that see
-    arms and confidence, and empty for others.
+    needs. ``answers`` are classes, −1 for unparsed; ``logprobs`` is empty while none is known.
+    ``arms`` and ``evidence`` are those of each sample, for policies that see arms and confidence,
+    and empty for others.
     ``episode`` is kept after a decision for this question alone, to save building it again.
     """
 
@@ -60,7 +60,6 @@ class QuestionProgress:
     logprobs: list[float] = field(default_factory=list)
     arms: list[int] = field(default_factory=list)
     evidence: SampleEvidence = field(default_factory=lambda: SampleEvidence([], []))
-    uncertainties: list[float] = field(default_factory=list)
     level: int = NO_LEVEL
     n_decided: int = 0
     target: int = 0
@@ -68,14 +67,6 @@ class QuestionProgress:
     is_due: bool = True
     decision_s: float = 0.0
     episode: Episode | None = None
-
-    def measure_draft(self, sample: Sample) -> float:
-        """Return the uncertainty of a sample as the policy uses it, NaN if it is not known."""
-        draft = self.bundle.draft
-        if draft is None:
-            return math.nan
-        known = draft.measure(sample.entropy, sample.top_logprobs, sample.mean_logprob)
-        return math.nan if known is None else known
 
     def add(self, answer: int, logprob: float | None) -> None:
         """Add a sample that came since the last decision."""
@@ -85,16 +76,8 @@ class QuestionProgress:
             self.logprobs.append(math.nan if logprob is None else logprob)
         self.answers.append(answer)
 
-    def planned_after(self, answers: Sequence[int], draft: float | None = None) -> int | None:
-        """Samples that would be planned if these were all answers so far; None means stop.
-
-        ``draft`` is the uncertainty of the first sample. Without it, a policy that decides by it
-        may plan all samples.
-        """
-        if self.bundle.draft is not None and not self.uncertainties:
-            if draft is None:
-                return self.bundle.max_samples
-            return replace(self, uncertainties=[draft]).planned_after(answers)
+    def planned_after(self, answers: Sequence[int]) -> int | None:
+        """Samples that would be planned if these were all answers so far; None means stop."""
         if self.bundle.policy.confidence is not None:
             return self._planned_by_evidence(self.bundle.policy.confidence, answers)
         if (found := _look_up(self, answers)) is not None:
@@ -389,9 +372,4 @@ def _matrix(block: list[QuestionProgress], answers: list[list[int]]) -> SampleMa
         logprob = np.full((len(block), width), math.nan)
         for row, one in zip(logprob, block, strict=True):
             row[: len(one.logprobs)] = one.logprobs
-    uncertainty = None
-    if width and any(one.uncertainties for one in block):
-        uncertainty = np.full((len(block), width), math.nan)
-        for row, one in zip(uncertainty, block, strict=True):
-            row[: len(one.uncertainties)] = one.uncertainties[:width]
-    return SampleMatrix(matrix, logprob=logprob, uncertainty=uncertainty)
+    return SampleMatrix(matrix, logprob=logprob)

@@ -312,15 +312,12 @@ class Session:
         (_, leading), (second, behind) = ranked[:2]
         return leading - behind > missing and self.planned_after([second] * missing) is None
 
-    def planned_after(self, answers: Sequence[int], *, draft: Sample | None = None) -> int | None:
+    def planned_after(self, answers: Sequence[int]) -> int | None:
         """Samples that would be planned after these answers to the open request; None means stop.
 
-        The answers are classes: those of earlier samples, new ones, or −1 for unparsed. ``draft``
-        is the first sample, for policies that decide by its uncertainty.
+        The answers are classes: those of earlier samples, new ones, or −1 for unparsed.
         """
-        progress = self._decided()
-        known = None if draft is None else progress.measure_draft(draft)
-        return progress.planned_after([*self.answers, *answers], known)
+        return self._decided().planned_after([*self.answers, *answers])
 
     def _decided(self) -> QuestionProgress:
         """Make the decision that is due, if one is."""
@@ -346,8 +343,6 @@ class Session:
         for value, sample in zip(values, samples, strict=True):
             number = UNPARSED if value is None else self._count(value)
             progress.add_evidence(sample, value)
-            if progress.bundle.draft is not None:
-                progress.uncertainties.append(progress.measure_draft(sample))
             progress.add(number, sample.mean_logprob)
         self.values += values
         self.samples += samples

@@ -197,7 +197,7 @@ def _experiment(run: Path, bundle: Bundle, max_rounds: int) -> tuple[Experiment,
             "the bundle does not record how its policy was fitted: train it again"
         ) from None
     known: dict[str, Any] = {"features": features, "tie_break": bundle.tie_break}
-    pool = read_pool(store, costs=costs, draft=bool(settings.get("draft")), **known).equalise()
+    pool = read_pool(store, costs=costs, **known).equalise()
     if bundle.data_hash != hash_run(store):
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"

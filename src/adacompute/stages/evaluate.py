@@ -16,13 +16,12 @@ from adacompute.core.errors import ConfigError, MissingExtra, check_installed
 from adacompute.core.progress import no_progress
 from adacompute.evaluation.arm_levels import list_arms
 from adacompute.evaluation.costs import CostModel
-from adacompute.evaluation.factories import ROUTERS
+from adacompute.evaluation.factories import ROUTER
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import find_obstacle, has_registered, list_policies
 from adacompute.evaluation.run_results import RunResults
 from adacompute.evaluation.scoring.scores import evaluate, make_experiment
-from adacompute.features.embedding import pin_encoder
 from adacompute.options.definition import takes
 from adacompute.options.main import EvaluateOptions
 from adacompute.options.shared import ALL_EVIDENCE
@@ -55,7 +54,7 @@ EVALUATION = "evaluation.json"
 FORMAT = 9
 """Version of the scores in the run."""
 
-TEXT_POLICIES = (*ROUTERS, "longest-first")
+TEXT_POLICIES = (ROUTER, "longest-first")
 """Policies that decide by the text of a question alone."""
 
 
@@ -68,7 +67,7 @@ def evaluate_run(
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Score policies on held-out questions; costs: see `CostModel`."""
-    store, features, unit = Run(run), pin_encoder(options.features), options.unit
+    store, unit = Run(run), options.unit
     rounds, evidence, tie_break = options.max_rounds, options.evidence, options.tie_break
     costs = CostModel(unit, token_prices_of(options, run), options.native_n)
     recorded, today = read_recorded(store), options.today
@@ -82,7 +81,6 @@ def evaluate_run(
         "policies": names,
         "drop_unparsed": options.drop_unparsed,
         "unit": unit,
-        "features": features,
         "rounds": _check_rounds(rounds),
         **costs.to_dict(),
         **check_choices(tie_break=tie_break, evidence=evidence, seed=options.seed),
@@ -90,7 +88,7 @@ def evaluate_run(
     inputs = store.hashes([SAMPLES])
     if finished := not has_registered(names) and store.find_finished("evaluate", arguments, inputs):
         return finished.result
-    pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
+    pool = make_pool(recorded, costs=costs, tie_break=tie_break)
     now = resolve_today(today, recorded, unit=unit), check_settings(tolerance=tolerance_of(today))
     result = _score(pool, arguments, *now, (results or RunResults.of(run)).share, progress)
     result |= {"skipped": skipped, **describe_subsample(recorded), "arms": None}
@@ -206,7 +204,7 @@ def _select_policies(
 def _find_missing(policy: str) -> str | None:
     """Return one sentence on the extra that a policy cannot be fitted without; None if none is."""
     try:
-        check_installed(*(["xgboost"] if policy in ROUTERS else []), extra="router")
+        check_installed(*(["xgboost"] if policy == ROUTER else []), extra="router")
     except MissingExtra as error:
         return str(error)
     return None

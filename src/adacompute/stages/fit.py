@@ -295,12 +295,13 @@ def _add_commands(result: Result, run: Path, options: FitOptions) -> None:
         out = options.out.with_name(f"{options.out.name}-{name}")
         return shlex.join(["adacompute", "fit", str(run), "--out", str(out), *known, *words])
 
-    policies = {FEWER: "fixed", WEIGHTED: "mixture", OTHER_ARM: "mixture"}
+    mixtures = {FEWER: ("fewer", "evidence=votes"), WEIGHTED: ("mixture",), OTHER_ARM: ("mixture",)}
     for way in today.get("ways", ()):
         way["command"] = None
-        if policy := policies.get(way["way"]):
-            budget = f"{round_up(way['cost']):g}"
-            way["command"] = build(policy, "--config", f"policy={policy}", "--budget", budget)
+        if way["way"] in mixtures:
+            name, *settings = mixtures[way["way"]]
+            settings = [word for one in ("policy=mixture", *settings) for word in ("--config", one)]
+            way["command"] = build(name, *settings, "--budget", f"{round_up(way['cost']):g}")
         elif way["way"] == DECIDED:
             size = str(today["samples"])
             way["command"] = build("decided", "--today", size, "--config", "same-answer=1")

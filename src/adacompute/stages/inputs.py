@@ -27,7 +27,6 @@ from adacompute.evaluation.costs import (
 )
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scoring.today import CALLS, Today, find_arm, read_today
-from adacompute.features.draft import measure_uncertainty
 from adacompute.features.text import extract_features, feature_names
 from adacompute.graders.grader import record_grader
 from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS, CostOptions, TodayOptions
@@ -79,11 +78,9 @@ def read_pool(
     costs: CostModel = COUNT_SAMPLES,
     features: str = "paper",
     tie_break: str = FIRST_SEEN,
-    draft: bool = False,
 ) -> Pool:
     """Return the samples of a run as a pool."""
-    known: dict[str, Any] = {"features": features, "tie_break": tie_break, "draft": draft}
-    return make_pool(read_recorded(store), costs=costs, **known)
+    return make_pool(read_recorded(store), costs=costs, features=features, tie_break=tie_break)
 
 
 def read_recorded(store: Run, *, need_grades: bool = True) -> SampleSet:
@@ -110,12 +107,9 @@ def make_pool(
     costs: CostModel = COUNT_SAMPLES,
     features: str = "paper",
     tie_break: str = FIRST_SEEN,
-    draft: bool = False,
 ) -> Pool:
     """Return recorded samples with everything that a policy may know about their questions."""
     text = pa.array(recorded.text, pa.string())
-    columns = ("entropy", "top_logprobs", "mean_logprob")
-    uncertainty = measure_uncertainty(*map(recorded.column, columns)) if draft else None
     sample_cost, round_cost = costs.split(recorded)
     latency = recorded.column("latency_s")
     likely = _logprobs(recorded) if check_tie_break(tie_break) == LOGPROB else None
@@ -124,7 +118,6 @@ def make_pool(
         key=recorded.key,
         group=recorded.group,
         features=extract_features(text, features=features),
-        draft=uncertainty,
         sample_cost=sample_cost,
         round_cost=round_cost,
         prompt_cost=None if len(recorded.arms) > 1 else costs.prompt_cost(recorded),

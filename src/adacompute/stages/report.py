@@ -21,7 +21,7 @@ from adacompute.core.progress import no_progress
 from adacompute.evaluation.arm_levels import describe_levels
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment
-from adacompute.evaluation.factories import POLICY_FACTORIES
+from adacompute.evaluation.factories import TRAINABLE
 from adacompute.evaluation.kept_results import remember
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import check_policies, has_registered, list_policies
@@ -74,8 +74,8 @@ FORMAT = 12
 
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
 UNDRAWN = ("mixture-votes", "oracle-in-sample")
-UNIFORM = ("fixed", "mixture", "random")
-"""Policies that a page cannot be about, because they are the comparison."""
+UNIFORM = "mixture"
+"""The policy that a page cannot be about, because it is the comparison."""
 
 ARM_POLICY = "sequential"
 """The policy of a page on a run with several arms."""
@@ -213,7 +213,7 @@ def _choose(
 ) -> dict[str, Any]:
     """Choose the policy of the page and those to compare it with; list what is skipped."""
     policy = policy or BEST_POLICY
-    main = [name for name in POLICY_FACTORIES if name not in UNIFORM]
+    main = [name for name in TRAINABLE if name != UNIFORM]
     if policy not in main:
         raise ConfigError(f"policy must be one of {', '.join(main)}, got {policy!r}")
     known = [name for name in list_policies() if name not in UNDRAWN]

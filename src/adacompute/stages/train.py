@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.answers import UNPARSED
-from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.errors import DataError
 from adacompute.core.progress import no_progress
 from adacompute.evaluation.costs import CostModel
-from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_trainable
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.run_results import RunResults
-from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import VERSION
 from adacompute.options.definition import takes
 from adacompute.options.shared import ALL_EVIDENCE, FIRST_SEEN, CostOptions, LevelOptions
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import Float32Array, Level
 
-DRAFTING = "router"
-"""The policy that can use the first sample of a question as a draft."""
-
 CELL_SHRINKAGE = 4.0
 """Questions of prior weight that the mean cost of a cell has."""
 
@@ -71,13 +67,10 @@ class TrainOptions(LevelOptions, CostOptions):
     native_n: bool = False
     tie_break: str = FIRST_SEEN
     evidence: str = ALL_EVIDENCE
-    features: str = "paper"
     model: str | None = None
     grader: str | None = None
     seed: int = 0
     budgets: Sequence[float] | None = None
-    cost_sensitive: bool = False
-    draft: bool | None = None
 
 
 @takes(TrainOptions)
@@ -91,20 +84,15 @@ def train_run(
 ) -> dict[str, Any]:
     """Fit a policy to all questions of a run and write its bundle if it holds ``min_budget``."""
     policy, unit, out, store = options.policy, options.unit, options.out, Run(run)
-    factory, levels = _find_factory(policy, options.draft), check_levels(options.levels)
+    factory, levels = find_trainable(policy), check_levels(options.levels)
     costs = CostModel(unit, token_prices_of(options, run), options.native_n)
-    text: dict[str, Any] = {"features": pin_encoder(options.features)}
     recorded = read_recorded(store)
-    sees_draft = policy == DRAFTING and options.draft is not False
-    seen: dict[str, Any] = {"tie_break": options.tie_break, "draft": sees_draft}
-    pool = make_pool(recorded, costs=costs, **text, **seen).equalise()
+    pool = make_pool(recorded, costs=costs, tie_break=options.tie_break).equalise()
     pool.check_budget(min_budget)
     kept = limit_levels(pool, levels)
     settings: dict[str, Any] = {
         "levels": kept,
         "budgets": resolve_budgets(recorded, costs, options.budgets),
-        "cost_sensitive": options.cost_sensitive,
-        "draft": _uses_draft(pool, kept) if options.draft is None else options.draft,
         "seed": check_seed(options.seed),
         "use_confidence": check_evidence(options.evidence) == ALL_EVIDENCE,
     }
@@ -113,10 +101,10 @@ def train_run(
     )
     fitted = check_choice(experiment.fit_final(factory), pool, levels)
     about = {"policy": policy, "questions": len(pool), **describe_subsample(recorded)}
-    text |= {"experiment": settings, "costs": costs.to_dict()}
+    fit = {"features": "paper", "experiment": settings, "costs": costs.to_dict()}
     source = describe_samples(store, fitted, options.model, options.grader)
     known: dict[str, Any] = {"unit": unit, "tie_break": options.tie_break, **source}
-    bundle = make_bundle(experiment, fitted, about | text, **known)
+    bundle = make_bundle(experiment, fitted, about | fit, **known)
     about |= {"out": str(out), "bundle_digest": save_bundle(bundle, out)}
     about |= {name: source[name] for name in ("model", "grader")}
     return {**about, "unit": unit, **_describe(experiment, fitted)}
@@ -127,22 +115,9 @@ def _describe(experiment: Experiment, fitted: FittedPolicy) -> dict[str, Any]:
     pool = experiment.pool
     return {
         "levels": [_label(level) for level in fitted.policy.levels],
-        "draft": pool.draft.describe() if pool.draft and experiment.draft else None,
         "round_cost": experiment.round_cost(np.arange(len(pool))),
         "on_training_questions": _score_on_training(experiment, fitted),
     }
-
-
-def _find_factory(policy: str, draft: bool | None) -> PolicyFactory:  # noqa: FBT001 - an option
-    """Return the factory of a policy; refuse a draft for policies that cannot use one."""
-    if draft and policy != DRAFTING:
-        raise ConfigError(f"only the policy {DRAFTING} can use a draft, not {policy}")
-    return find_trainable(policy)
-
-
-def _uses_draft(pool: Pool, levels: Sequence[int]) -> bool:
-    """Whether a router can use a draft: its uncertainty is recorded, and it can be a level."""
-    return pool.draft is not None and pool.draft.is_known and min(levels) == 1
 
 
 def _find_arms(source: dict[str, Any], fitted: FittedPolicy) -> tuple[ArmSettings, ...]:

@@ -10,13 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adacompute.batch.planning.plan import BatchPlan
 from adacompute.batch.planning.preparation import Preparation, Prepared
-from adacompute.core.allocation.cutoff import apply_cutoff
-from adacompute.core.types import IntArray, KeyArray, UtilityTable
+from adacompute.core.types import IntArray, KeyArray
 from adacompute.policies.bundles.bundle import Bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, start_state
-from adacompute.policies.policy import PreparedKind as Kind
 from adacompute.policies.policy import SampleMatrix
 
 
@@ -31,38 +28,25 @@ class FirstActions(NamedTuple):
     level: IntArray
 
 
-def find_first_actions(
-    preparation: Preparation, plan: BatchPlan, prepared: Prepared, position: int
-) -> FirstActions:
-    """Return the first actions of questions with a usable text, from ``position`` on.
-
-    Those of other questions mean nothing.
-    """
+def find_first_actions(preparation: Preparation, price: float, prepared: Prepared) -> FirstActions:
+    """Return the first actions of questions with a usable text; those of others mean nothing."""
     bundle = preparation.bundle
     missing = preparation.find_missing(prepared.values)
     if missing.any():
         values = prepared.values.copy()
         values[missing] = 0
         prepared = prepared._replace(values=values)
-    level = _find_levels(preparation, plan, prepared, position)
+    level = _find_levels(preparation, price, prepared)
     sizes = np.array([one.n_samples for one in bundle.policy.levels])
     return FirstActions(sizes[level], _arms(bundle, level), level)
 
 
-def _find_levels(
-    preparation: Preparation, plan: BatchPlan, prepared: Prepared, position: int
-) -> IntArray:
-    bundle, policy = preparation.bundle, preparation.bundle.policy
+def _find_levels(preparation: Preparation, price: float, prepared: Prepared) -> IntArray:
     values, keys = prepared
-    if preparation.kind == Kind.UTILITIES:
-        if plan.cutoff is None:
-            raise TypeError("a plan for predicted utilities needs a cutoff")
-        positions = np.arange(position, position + len(values), dtype=np.uint64)
-        return apply_cutoff(utility_block(bundle, values, positions), plan.cutoff)
     if keys is None:
         return np.zeros(len(values), dtype=np.int64)  # one sample of any question
-    found = policy.first_levels(plan.price, values, keys)
-    return _ask_policy(preparation, plan.price, prepared, keys) if found is None else found
+    found = preparation.bundle.policy.first_levels(price, values, keys)
+    return _ask_policy(preparation, price, prepared, keys) if found is None else found
 
 
 def _ask_policy(
@@ -85,11 +69,6 @@ def _ask_policy(
         ),
     )
     return episode.decide().state.level
-
-
-def utility_block(bundle: Bundle, values: np.ndarray, positions: KeyArray) -> UtilityTable:
-    """Return predicted utilities as a table whose keys are positions."""
-    return UtilityTable(values.astype(np.float64), bundle.level_cost[0], positions)
 
 
 def _arms(bundle: Bundle, level: IntArray) -> IntArray | None:

@@ -1,7 +1,7 @@
 """Planning: the local engine that plans a batch, on all cores of one machine.
 
 Processes prepare the shards of a source and spool what they found. Finished shards are skipped when
-a plan is made again. The summaries of shards, or passes over the spooled utilities, give the price;
+a plan is made again. The summaries of shards give the price;
 first actions can then be written as Parquet files, one per shard, in the order of the questions.
 
 Nothing is sampled here, and the questions are read once. This module does not know Ray.
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -24,25 +24,18 @@ from adacompute.batch.planning.cost_curves import (
     has_cell_costs,
     router_curve,
 )
-from adacompute.batch.planning.first_actions import utility_block
-from adacompute.batch.planning.plan import BatchPlan, CostCurve, check_total, plan_at_total
+from adacompute.batch.planning.plan import BatchPlan, check_total, plan_at_total
 from adacompute.batch.planning.preparation import Preparation
 from adacompute.batch.planning.spool import Shard, ShardSummary, Spool, split_source
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.batch.questions import QuestionFile, QuestionSource
-from adacompute.core.allocation.cutoff import find_cutoff, is_sampled
-from adacompute.core.allocation.oracle import frontier
 from adacompute.core.errors import AdaComputeError
-from adacompute.core.types import UtilityTable, join_tables
 from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.policy import PreparedKind as Kind
 from adacompute.storage.manifest import hash_path
 
 BUNDLE, SPOOL = "bundle", "spool"
 """Directories of a job: the bundle that the workers load, and the spool."""
-
-CURVE_POINTS = 256
-"""Points of the cost curve of a policy with predicted utilities."""
 
 
 @dataclass(frozen=True)
@@ -211,8 +204,6 @@ def make_plan(batch: PlannedBatch, total: float) -> BatchPlan:
     """Find the price that spends the total on prepared questions."""
     check_total(total, batch.n_questions)
     kind, n_questions = Preparation(batch.bundle).kind, batch.n_questions
-    if kind == Kind.UTILITIES:
-        return _plan_utilities(batch, total)
     counts = sum(np.array(one.counts, dtype=np.int64) for one in batch.summaries if one.counts)
     if kind == Kind.LEVELS:
         curve = router_curve(batch.bundle, np.asarray(counts))
@@ -221,47 +212,3 @@ def make_plan(batch: PlannedBatch, total: float) -> BatchPlan:
     else:
         curve = frontier_curve(batch.bundle)
     return plan_at_total(curve, n_questions=n_questions, total=total)
-
-
-def read_utilities(batch: PlannedBatch, *, sampled: bool = False) -> Iterator[UtilityTable]:
-    """Yield the predicted utilities of questions with a usable text, in blocks.
-
-    If ``sampled``, only those of a sample.
-    """
-    preparation = Preparation(batch.bundle)
-    for shard, summary in zip(batch.shards, batch.summaries, strict=True):
-        is_complete = summary.n_questions == shard.stop - shard.start
-        for position, prepared in batch.spool.read_prepared(preparation, shard):
-            values = prepared.values
-            keys = np.arange(position, position + len(values), dtype=np.uint64)
-            if sampled:
-                chosen = is_sampled(keys, batch.n_questions)
-                values, keys = values[chosen], keys[chosen]
-            if not is_complete:
-                known = ~preparation.find_missing(values)
-                values, keys = values[known], keys[known]
-            yield utility_block(batch.bundle, values, keys)
-
-
-def _plan_utilities(batch: PlannedBatch, total: float) -> BatchPlan:
-    """Find the upgrade at which the total is spent, in two passes over the spool."""
-    n_questions = batch.n_questions
-    read = partial(read_utilities, batch)
-    sample = join_tables(list(read(sampled=True)))
-    found = find_cutoff(read, sample, total / n_questions)
-    curve = _sample_curve(sample)
-    price, spent = found.cutoff.price, float(found.cost)
-    return BatchPlan(n_questions, total, price, spent, curve, found.cutoff)
-
-
-def _sample_curve(sample: UtilityTable) -> CostCurve:
-    """Return the mean cost of a sample at some prices."""
-    points = frontier(sample)
-    if len(points.price) == 1:
-        return CostCurve(np.ones(1), points.cost)
-    # At the price of an upgrade everything before it is bought; of equal prices the first counts.
-    prices, first = np.unique(-points.price[1:], return_index=True)
-    prices, costs = -prices, points.cost[first]
-    some = np.unique(np.linspace(0, len(prices) - 1, CURVE_POINTS).astype(np.int64))
-    end = prices[-1] / 2
-    return CostCurve(np.append(prices[some], end), np.append(costs[some], points.cost[-1]))

@@ -1,10 +1,8 @@
 """Plan: the price at which a policy spends a total on a whole batch of questions.
 
-Policies fall into two groups. Where questions of a batch differ only by a class (a cell of the
-prior, the levels that classifiers choose), the batch is summarised by the number of questions per
-class, and the price follows from the expected cost of each class at each price. Where each question
-has predicted utilities, the price is that of the upgrade at which the total is spent, found by the
-block functions of ``core``. Summaries of blocks merge in any order to the same plan.
+Questions of a batch differ by a class, such as a cell or the levels that classifiers choose. It is
+summarised by the number of questions per class, and the price follows from the expected
+cost of each class at each price. Summaries of blocks merge in any order to the same plan.
 
 This module does no input or output and does not know where the costs of classes come from.
 """
@@ -16,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adacompute.core.allocation.cutoff import Cutoff
 from adacompute.core.errors import ConfigError, InfeasibleBudget
 from adacompute.core.types import FloatArray, IntArray
 
@@ -70,8 +67,7 @@ class BatchPlan:
     """The price of a batch, and what is expected to be spent at it.
 
     ``n_questions`` counts the questions with a usable text, ``total`` and ``expected_cost`` are
-    sums over them in the unit of the bundle. ``cutoff`` is that of a policy with predicted
-    utilities, applied with the positions of questions as keys; None for other policies.
+    sums over them in the unit of the bundle.
     """
 
     n_questions: int
@@ -79,7 +75,6 @@ class BatchPlan:
     price: float
     expected_cost: float
     curve: CostCurve
-    cutoff: Cutoff | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -104,7 +103,7 @@ def write_shard_actions(task: OutputTask) -> Counter[Action]:
         for position, prepared in blocks:
             row = position - task.shard.start
             own = ids.slice(row, len(prepared.values)).combine_chunks()
-            batch = tabulate(preparation, task.plan, own, prepared, position)
+            batch = tabulate(preparation, task.plan.price, own, prepared)
             writer.write_batch(batch)
             counts.update(_count(batch))
     partial.replace(path)
@@ -124,28 +123,23 @@ def action_schema(preparation: Preparation) -> pa.Schema:
     fields = [("question_id", pa.string()), ("n_samples", pa.int32())]
     if len(_arm_names(preparation)) > 1:
         fields.append(("arm", pa.string()))
-    if preparation.kind == Kind.UTILITIES:
-        fields.append(("utility", pa.float32()))
-    elif preparation.kind == Kind.CELL:
+    if preparation.kind == Kind.CELL:
         fields.append(("cell", pa.uint8()))
     return pa.schema(fields)
 
 
 def tabulate(
-    preparation: Preparation, plan: BatchPlan, ids: pa.Array, prepared: Prepared, position: int
+    preparation: Preparation, price: float, ids: pa.Array, prepared: Prepared
 ) -> pa.RecordBatch:
     """Return the first actions of a block of questions as a table."""
     values, schema = prepared.values, action_schema(preparation)
-    actions = find_first_actions(preparation, plan, prepared, position)
+    actions = find_first_actions(preparation, price, prepared)
     missing = preparation.find_missing(values)
     mask = missing if missing.any() else None
     columns = [ids, pa.array(actions.n_samples, pa.int32(), mask=mask)]
     if actions.arm is not None:
         names = pa.array(_arm_names(preparation))
         columns.append(names.take(pa.array(actions.arm, mask=mask)))
-    if "utility" in schema.names:
-        chosen = values[np.arange(len(values)), actions.level]
-        columns.append(pa.array(chosen, pa.float32(), mask=mask))
     if "cell" in schema.names:
         columns.append(pa.array(values[:, 0], pa.uint8(), mask=mask))
     return pa.record_batch(columns, schema=schema)
@@ -158,4 +152,4 @@ def _arm_names(preparation: Preparation) -> tuple[str, ...]:
 
 def _repeated(schema: pa.Schema) -> list[str]:
     """Return the columns with few different values: ids are all different."""
-    return [name for name in schema.names if name not in ("question_id", "utility")]
+    return [name for name in schema.names if name != "question_id"]

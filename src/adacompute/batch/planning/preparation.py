@@ -1,7 +1,7 @@
 """Preparation: what a plan needs to know about each question, computed once from its text.
 
-Depending on the policy that is a cell of the prior, the levels that classifiers choose, predicted
-utilities, or the features that a rule uses. Blocks are prepared independently of each other, so the
+Depending on the policy that is a cell of the prior, the levels that classifiers choose, or the
+features that a rule uses. Blocks are prepared independently of each other, so the
 result does not depend on their sizes. A question without a usable text is marked as missing.
 
 This module does not know files, prices or totals.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MISSING = 255
-"""Cell or level of a question without a usable text; its utilities are NaN."""
+"""Cell or level of a question without a usable text; its features are NaN."""
 
 MISSING_KEY = 0
 
@@ -71,9 +71,7 @@ class Preparation:
     @cached_property
     def needs_keys(self) -> bool:
         """Whether first actions depend on the keys of questions."""
-        policy = self.bundle.policy
-        starts_alike = policy.is_index_rule and has_cell_costs(self.bundle)
-        return policy.first_needs_key and not starts_alike
+        return not (self.bundle.policy.is_index_rule and has_cell_costs(self.bundle))
 
     @property
     def n_classes(self) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.experiment import Experiment, PolicyFactory
-from adacompute.evaluation.factories import ROUTERS, is_single_arm
+from adacompute.evaluation.factories import ROUTER, is_single_arm
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.recorded_data import RecordedData
 from adacompute.evaluation.registry import ORACLES, check_policies, find_obstacle, list_policies
@@ -174,7 +174,7 @@ def _score_rows(
         point = score.curve.read(budget)
         row = {"policy": name, "budget": budget, **describe_point(score, point)}
         row["headroom"] = headroom.share(capped, budget)
-        if policy in ROUTERS:
+        if policy == ROUTER:
             row |= score_imitation(experiment, score.curve, budget)
         rows.append(row)
     return rows

@@ -174,7 +174,6 @@ class Engine:
             self.virtual.model,
             query,
             want_logprobs=bundle.needs_logprobs,
-            want_top_logprobs=bundle.draft is not None,
             answer_field=self.answer_field(request),
             arms=edit_request(
                 bundle.arms,

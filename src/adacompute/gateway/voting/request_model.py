@@ -28,11 +28,9 @@ from adacompute.models.calls import CallTracker
 from adacompute.models.connection.relay import Headers, end_to_end_headers
 from adacompute.models.formats.body import DROP
 from adacompute.models.formats.openai_format import (
-    logprob_fields,
     parse_choices_with_source,
 )
 from adacompute.models.formats.responses_format import INCLUDE_LOGPROBS, RESPONSES
-from adacompute.models.logprobs import TOP_LOGPROBS
 from adacompute.models.messages import Capabilities, Reply, Sample
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.models.openai import ParsedReply, Upstream
@@ -82,9 +80,8 @@ class RequestModel:
     """The model as one request samples it; each sample's ``raw`` is its ``SampledChoice``.
 
     ``targets`` are those of arms that another upstream serves, and of all others (None). ``query``
-    is the client's and goes with each call. With ``want_logprobs``,
-    log-probabilities are asked for, with ``want_top_logprobs`` also those of the likeliest tokens;
-    a client that did not ask for them does not see them. With ``answer_field``, the text of a
+    is the client's and goes with each call. With ``want_logprobs``, log-probabilities are asked
+    for; a client that did not ask for them does not see them. With ``answer_field``, the text of a
     sample is what this pointer names in its JSON. ``arms`` are the edits that make each arm of it.
     No more than ``max_samples`` are drawn; a request that wants more gets fewer. No sample has more
     than ``max_output_tokens``.
@@ -97,7 +94,6 @@ class RequestModel:
     model: str
     query: str = ""
     want_logprobs: bool = False
-    want_top_logprobs: bool = False
     answer_field: str | None = None
     arms: Mapping[str, ArmEdits] = field(default_factory=dict)
     max_samples: int = SEEDS
@@ -222,14 +218,11 @@ class RequestModel:
 
     def _logprob_changes(self) -> dict[str, Any]:
         """Return the changes that ask for the log-probabilities that the policy needs."""
-        path, is_top = self.request.path, self.want_top_logprobs
-        if path == RESPONSES:
+        if self.request.path == RESPONSES:
             included = self.request.body.read("include", list[str])
             included = included if isinstance(included, list) else []
-            top = {"top_logprobs": TOP_LOGPROBS} if is_top else {}
-            return {"include": [*included, INCLUDE_LOGPROBS], **top}
-        is_chat = path != COMPLETIONS
-        return logprob_fields(is_chat=is_chat) if is_top else {"logprobs": True if is_chat else 1}
+            return {"include": [*included, INCLUDE_LOGPROBS]}
+        return {"logprobs": True if self.request.path != COMPLETIONS else 1}
 
 
 def at_pointer(sample: Sample, pointer: str) -> Sample:

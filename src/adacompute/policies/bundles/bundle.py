@@ -1,8 +1,7 @@
 """Bundle: a policy with everything that its decisions need, in files that are safe to load.
 
     bundle.json      levels, prices, rules, cost unit, features, model, grader, frontier, hashes
-    model-N-….onnx   learned models, if there are any
-    tables-….npz     tables of a sequential policy
+    tables-….npz     tables of a sequential policy, or trees of a router
     run/             the run it was fitted to, which belongs to fit
 
 Nothing in a bundle is executed when it is loaded or used: it names built-in graders only, and no
@@ -24,8 +23,6 @@ import numpy as np
 
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.core.types import FloatArray
-from adacompute.features.draft import DraftSource
-from adacompute.features.embedding import check_recorded_features, pin_encoder
 from adacompute.features.text import VERSION, feature_names
 from adacompute.graders.grader import record_grader
 from adacompute.models.messages import Settings
@@ -47,16 +44,17 @@ from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.policies.policy import Policy
 from adacompute.policies.spec import read_choice, read_entry, read_number
 
-FORMAT = 8
+FORMAT = 9
 NOT_JUDGED, SAVES, SAME_ANSWER = "not judged", "saves", "same answer"
 ADVISED = ("gain", SAVES, SAME_ANSWER)
 """Verdicts with which a policy is used."""
 
-UNIFORM = ("fixed", "mixture")
-"""Policies that need no verdict: other policies are compared with them."""
+UNIFORM = "mixture"
+"""The policy that needs no verdict: other policies are compared with it."""
 
 VERBATIM = (
     "unit",
+    "features",
     "feature_version",
     "model",
     "data_hash",
@@ -144,16 +142,11 @@ class Bundle:
         return min(zip(self.policy.sample_cost, self.policy.arms, strict=True))[1]
 
     @property
-    def draft(self) -> DraftSource | None:
-        """What the uncertainty of a draft is estimated from; None if the policy uses no draft."""
-        return self.policy.draft
-
-    @property
     def needs_logprobs(self) -> bool:
         """Whether decisions or votes need the log-probabilities of samples."""
         if self.policy.confidence is not None:
             return self.weighs_logprobs
-        return self.tie_break == LOGPROB or self.draft is not None
+        return self.tie_break == LOGPROB
 
     @property
     def weighs_logprobs(self) -> bool:
@@ -186,7 +179,7 @@ class Bundle:
         It is "not judged" at a budget that was not calibrated, and None for a uniform policy, which
         needs none. Where the policy is advised for what it saves, it is the word for that.
         """
-        if self.notes.get("policy") in UNIFORM:
+        if self.notes.get("policy") == UNIFORM:
             return None
         if self.notes.get("calibration", {}).get("verdict") == SAME_ANSWER:
             return SAME_ANSWER  # whatever the budget is
@@ -269,7 +262,6 @@ def save_bundle(bundle: Bundle, path: Path) -> str:
         "policy": policy,
         "files": {name: compute_digest(data) for name, data in files.items()},
         **{name: getattr(bundle, name) for name in VERBATIM},
-        "features": pin_encoder(bundle.features),
         "grader": record_grader(bundle.grader),
         "template": None if bundle.template is None else asdict(bundle.template),
         "settings": None if bundle.settings is None else asdict(bundle.settings),
@@ -309,7 +301,6 @@ def load_bundle(path: Path, *, digest: str | None = None) -> Bundle:
             f"{bundle.features!r}, this is version {VERSION}: run 'adacompute fit' again"
         )
     try:
-        check_recorded_features(bundle.features, bundle.notes)
         feature_names(bundle.features)
     except ConfigError as error:
         raise BundleError(f"{path} cannot be used: {error}") from None

@@ -22,7 +22,7 @@ FILE = "bundle.json"
 """Names the other files with their hashes, so its own hash is the digest of the bundle."""
 
 TABLES = "tables.npz"
-"""Tables of a sequential policy."""
+"""Tables of a sequential policy, or trees of a router."""
 
 RUN_DIRECTORY = "run"
 """The run that a bundle was fitted to, if it is kept beside its files."""
@@ -31,12 +31,12 @@ DIGITS = 12
 """How much of its SHA-256 is in the name of a file."""
 
 _DIGITS = f"[0-9a-f]{{{DIGITS}}}"
-_OWN = re.compile(rf"(tables-{_DIGITS}\.npz|model-\d+-{_DIGITS}\.onnx)|\.(tables|model|bundle).*")
+_OWN = re.compile(rf"tables-{_DIGITS}\.npz|\.(tables|bundle).*")
 """Names of files beside ``bundle.json``; a dot begins those that were being written."""
 
 MAX_DOCUMENT_BYTES = 1 << 24
 MAX_FILE_BYTES = 1 << 28
-"""Maximum size of a model, and of all tables together after decompression."""
+"""Maximum size of all tables together after decompression."""
 
 
 def read_document(path: Path, *, digest: str | None = None) -> Any:  # noqa: ANN401 - any JSON

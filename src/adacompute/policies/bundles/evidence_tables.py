@@ -1,4 +1,4 @@
-"""Evidence tables: arms, the confidence of samples and simple policies over arms as plain data.
+"""Evidence tables: arms, the confidence of samples and mixtures over arms as plain data.
 
 This module does not know how a policy is fitted or decides.
 """
@@ -13,10 +13,8 @@ from adacompute.core.errors import BundleError
 from adacompute.core.signals import MAX_GIVEN, is_given
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.confidence import SIGNALS, Confidence
-from adacompute.policies.correctness import correctness_from_json
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.sequential.escalation import EscalatingPolicy, EscalationRule
-from adacompute.policies.spec import PolicySpec, read_entry, read_number, read_numbers
+from adacompute.policies.spec import PolicySpec, read_entry, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,68 +22,32 @@ if TYPE_CHECKING:
 
 def mixture_to_spec(policy: ArmMixture) -> PolicySpec:
     """Describe the policy as plain data."""
-    return PolicySpec(policy.levels, _choices_to_json(policy))
-
-
-def mixture_from_spec(spec: PolicySpec) -> ArmMixture:
-    """Build the policy from plain data."""
-    choices = tuple((int(arm), int(n)) for arm, n in spec.content["choices"])
-    policy = ArmMixture(choices=choices, **_read_fields(spec.content))
-    if len(choices) != len(policy.schedule.prices) or not all(
-        0 <= arm < len(policy.arms) and n >= 1 for arm, n in choices
-    ):
-        raise BundleError("the choices of a mixture do not fit its arms and prices")
-    return policy
-
-
-def escalation_to_spec(policy: EscalatingPolicy) -> PolicySpec:
-    """Describe the policy as plain data."""
-    content = _choices_to_json(policy) | {"judge": policy.judge.to_json()}
-    return PolicySpec(policy.levels, content)
-
-
-def escalation_from_spec(spec: PolicySpec) -> EscalatingPolicy:
-    """Build the policy from plain data."""
-    content, common = spec.content, _read_fields(spec.content)
-    arms, prices = common["arms"], common["schedule"].prices
-    choices = tuple(
-        EscalationRule(int(arm), int(n), read_number(sure), int(later))
-        for arm, n, sure, later in content["choices"]
-    )
-    known = {(level.model, level.n_samples) for level in spec.levels}
-    used = {(one.arm, one.n_samples) for one in choices}
-    used |= {(one.later, 1) for one in choices if one.sure}
-    if (
-        len(choices) != len(prices)
-        or {model for model, _ in known} != set(arms)
-        or not all(0 <= arm < len(arms) and (arms[arm], n) in known for arm, n in used)
-        or any(one.sure and one.arm == one.later for one in choices)
-    ):
-        raise BundleError("the choices of an escalating policy do not fit its arms and prices")
-    judge = correctness_from_json(content["judge"], len(arms))
-    return EscalatingPolicy(levels=spec.levels, choices=choices, judge=judge, **common)
-
-
-def _choices_to_json(policy: ArmMixture | EscalatingPolicy) -> dict[str, Any]:
-    """Return as JSON values what policies have that choose at each price."""
-    return {
+    content = {
         "arms": policy.arms,
         "choices": policy.choices,
         "confidence": confidence_to_json(policy.confidence),
         "prices": policy.schedule.prices,
         "arm_cost": policy.sample_cost,
     }
+    return PolicySpec(policy.levels, content)
 
 
-def _read_fields(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the fields of those policies from JSON values, except for their choices."""
-    arms = read_arms(content)
-    return {
-        "arms": arms,
-        "schedule": PriceSchedule(read_numbers(content["prices"])),
-        "confidence": confidence_from_json(content["confidence"], len(arms)),
-        "sample_cost": read_costs(content, arms),
-    }
+def mixture_from_spec(spec: PolicySpec) -> ArmMixture:
+    """Build the policy from plain data."""
+    content = spec.content
+    arms, prices = read_arms(content), read_numbers(content["prices"])
+    choices = tuple((int(arm), int(n)) for arm, n in content["choices"])
+    if len(choices) != len(prices) or not all(
+        0 <= arm < len(arms) and n >= 1 for arm, n in choices
+    ):
+        raise BundleError("the choices of a mixture do not fit its arms and prices")
+    return ArmMixture(
+        arms=arms,
+        choices=choices,
+        schedule=PriceSchedule(prices),
+        confidence=confidence_from_json(content["confidence"], len(arms)),
+        sample_cost=read_costs(content, arms),
+    )
 
 
 MAX_SIGNALS = len(SIGNALS) + 1 + MAX_GIVEN

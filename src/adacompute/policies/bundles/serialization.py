@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from adacompute.core.errors import BundleError
 from adacompute.core.types import Level, make_levels
-from adacompute.policies import arm_mixture, draft_router, router, rule_policy
+from adacompute.policies import arm_mixture, router, rule_policy
 from adacompute.policies.bundles import evidence_tables, sequential_tables
 from adacompute.policies.policy import Policy
-from adacompute.policies.sequential import escalation
 from adacompute.policies.sequential import policy as sequential
 from adacompute.policies.spec import PolicySpec, read_entry
 
@@ -33,13 +32,7 @@ class PolicyKind(NamedTuple):
 
 
 POLICY_KINDS = {
-    "draft-router": PolicyKind(
-        draft_router.DraftRouterPolicy, draft_router.to_spec, draft_router.from_spec
-    ),
     "router": PolicyKind(router.RouterPolicy, router.router_to_spec, router.router_from_spec),
-    "value-router": PolicyKind(
-        router.ValueRouterPolicy, router.value_router_to_spec, router.value_router_from_spec
-    ),
     "sequential": PolicyKind(
         sequential.SequentialPolicy,
         sequential_tables.to_spec,
@@ -52,22 +45,15 @@ POLICY_KINDS = {
         evidence_tables.mixture_from_spec,
         has_arms=True,
     ),
-    "escalation": PolicyKind(
-        escalation.EscalatingPolicy,
-        evidence_tables.escalation_to_spec,
-        evidence_tables.escalation_from_spec,
-        has_arms=True,
-    ),
     "rules": PolicyKind(rule_policy.RulePolicy, rule_policy.to_spec, rule_policy.from_spec),
 }
-"""Policies that can be stored, by the name of their kind in ``bundle.json``; a policy is of the
-first kind that fits."""
+"""Policies that can be stored, by the name of their kind in ``bundle.json``."""
 
 
 def policy_to_json(policy: Policy) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Return the JSON object of a policy, and its binary files by name."""
     for name, kind in POLICY_KINDS.items():
-        if isinstance(policy, kind.policy):
+        if type(policy) is kind.policy:  # a rival may derive from one, and is not saved
             spec = kind.to_spec(policy)
             levels = [asdict(level) for level in spec.levels]
             return {"kind": name, **spec.content, "levels": levels}, dict(spec.files)
