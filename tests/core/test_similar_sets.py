@@ -65,19 +65,6 @@ def test_the_limit_is_nine_tenths() -> None:
     assert join_similar([one[1:], other[1:]]).tolist() == [0, 1]  # 17 / 19
 
 
-def test_sets_are_joined_through_others() -> None:
-    sets = [VOCABULARY[start : start + 100] for start in (0, 5, 10, 15, 200)]
-    assert join_similar(sets).tolist() == [0, 0, 0, 0, 4]
-    assert join_linked(6, [(np.array([5, 3, 1]), np.array([3, 1, 4]))]).tolist() == [
-        0,
-        1,
-        2,
-        1,
-        1,
-        1,
-    ]
-
-
 def test_many_long_sets_are_compared_by_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     bases = [rng.choice(VOCABULARY, 1_500, replace=False) for _ in range(20)]

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from adacompute.core.errors import ConfigError
 from adacompute.spending.token_prices import (
-    NANO,
     TokenPrices,
     Usage,
     find_token_prices,
@@ -151,7 +150,3 @@ def test_a_wrong_list_is_rejected_in_one_sentence(tmp_path: Path, content: str) 
     with pytest.raises(ConfigError, match=r"list\.json") as caught:
         parse_token_prices(path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_nano_is_a_billionth() -> None:
-    assert TokenPrices(call=1.0).cost(Usage(0, 0)) == NANO
