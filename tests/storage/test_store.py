@@ -271,10 +271,10 @@ def test_a_recorded_group_takes_the_place_of_the_text() -> None:
     assert found.group[0] == found.group[1]
     assert found.group[2] == found.group[3]
     assert found.n_groups == 2
-    part = found.select_arm(0, np.array([1, 3]))
+    part = encode_samples(tidy([rows[1], rows[3]]))
     assert part.group_name == ["x", None]
     assert found.find_seen(part).tolist() == [True, True, True, True]
-    assert part.find_seen(found.select_arm(0, np.array([0]))).tolist() == [True, False]
+    assert part.find_seen(encode_samples(tidy([rows[0]]))).tolist() == [True, False]
     assert encode_samples(tidy(rows).drop_columns("group")).n_groups == 2
 
 

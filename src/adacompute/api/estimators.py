@@ -144,23 +144,6 @@ class RegisteredEstimator(Estimator):
         }
 
 
-class LevelsEstimator(RegisteredEstimator):
-    """An estimator that chooses from given numbers of samples."""
-
-    levels: Sequence[int] = DEFAULT_LEVELS
-
-    def levels_within(self, limit: int) -> tuple[int, ...]:
-        """Return the levels up to a number of samples."""
-        levels = check_levels(self.levels)
-        kept = tuple(n for n in levels if n <= limit)
-        if not kept:
-            raise ConfigError(
-                f"the lowest level of {self!r} is above {limit}, the samples per question that can "
-                "be used: give it lower levels"
-            )
-        return kept
-
-
 class CappedEstimator(RegisteredEstimator):
     """An estimator that chooses any number of samples up to a maximum."""
 
@@ -230,7 +213,7 @@ class DecidedVotes(CappedEstimator):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Router(LevelsEstimator):
+class Router(RegisteredEstimator):
     """The paper's router: classifiers of the oracle's levels from text features.
 
     One classifier is fitted for each of ``budgets``; None means the budgets that are evaluated.
@@ -243,6 +226,17 @@ class Router(LevelsEstimator):
     budgets: Sequence[float] | None = None
     tie_break: str = "first"
     seed: int = 0
+
+    def levels_within(self, limit: int) -> tuple[int, ...]:
+        """Return the levels up to a number of samples."""
+        levels = check_levels(self.levels)
+        kept = tuple(n for n in levels if n <= limit)
+        if not kept:
+            raise ConfigError(
+                f"the lowest level of {self!r} is above {limit}, the samples per question that can "
+                "be used: give it lower levels"
+            )
+        return kept
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -90,9 +90,6 @@ _KEYWORDS = {
 
 _STOP = byte_set(b".!?")
 _CLOSER = byte_set(b"\"')]}*")
-_CHOICE = byte_set(b"ABCDEFGHIJ")
-_CHOICE_MARK = byte_set(b").:")
-_PART = byte_set(b"abcdei")
 
 # Larger exponents are clipped, so that the sum over any text stays finite.
 _MAX_EXPONENT = 290

@@ -14,7 +14,7 @@ how an artifact is made.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -211,10 +211,9 @@ def _to_json(arguments: dict[str, Any]) -> dict[str, Any]:
 class SampleSet:
     """Recorded samples as arrays: one entry per question, samples sorted by question, arm, number.
 
-    ``group_name`` is the group that the samples of a question record, if they do, and
-    ``known_group`` is the group of each question, if it was found before. ``order`` gives the row
-    of ``columns`` for each sample. ``arms`` are the names of the arms in the order of their first
-    rows, and ``arm`` is the index into them of each sample. ``subsample_of`` is the number of
+    ``group_name`` is the group that the samples of a question record, if they do. ``order`` gives
+    the row of ``columns`` for each sample. ``arms`` are the names of the arms in the order of their
+    first rows, and ``arm`` is the index into them of each sample. ``subsample_of`` is the number of
     questions that these were chosen from; None if they are all.
     """
 
@@ -229,7 +228,6 @@ class SampleSet:
     arms: tuple[str, ...]
     arm: IntArray
     subsample_of: int | None = None
-    known_group: KeyArray | None = None
 
     def column(self, name: str) -> FloatArray:
         """A numeric column in the order of the answers, NaN where it is null or not recorded."""
@@ -238,28 +236,9 @@ class SampleSet:
         column = self.columns[name].to_numpy(zero_copy_only=False)
         return np.asarray(column, dtype=np.float64)[self.order]
 
-    def select_arm(self, arm: int, rows: IntArray) -> SampleSet:
-        """Return the samples of one arm on some questions, given as rising row numbers."""
-        own = (self.arm == arm) & np.isin(self.answers.question, rows)
-        return replace(
-            self,
-            id=[self.id[q] for q in rows],
-            text=[self.text[q] for q in rows],
-            difficulty=[self.difficulty[q] for q in rows],
-            key=self.key[rows],
-            known_group=self.group[rows],
-            group_name=[self.group_name[q] for q in rows],
-            answers=self.answers.keep(own).take(rows),
-            order=self.order[own],
-            arms=(self.arms[arm],),
-            arm=np.zeros(int(own.sum()), dtype=np.int64),
-        )
-
     @cached_property
     def group(self) -> KeyArray:
         """Group of each question, equal for copies; it is found when it is first needed."""
-        if self.known_group is not None:
-            return self.known_group
         return group_questions(self.text, self.id, self.group_name)
 
     @property
@@ -275,10 +254,6 @@ class SampleSet:
             [*self.group_name, *other.group_name],
         )
         return np.isin(group[: len(self.id)], group[len(self.id) :])
-
-    def first_samples(self) -> IntArray:
-        """Index of each question's first sample, in the order of the answers."""
-        return self.answers.offsets[:-1]
 
 
 def name_arms(table: pa.Table) -> pa.Array:

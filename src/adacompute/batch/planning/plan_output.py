@@ -1,8 +1,8 @@
 """Plan output: first actions of all questions as Parquet files, one per shard, in their order.
 
 Columns are the id, the samples to request first, the arm where there are several, and what the
-decision came from: the cell of the prior, or the predicted utility of the chosen level. Questions
-without a usable text have no action. Nothing is read but the spool.
+decision came from, the cell of the prior. Questions without a usable text have no action. Nothing
+is read but the spool.
 """
 
 from __future__ import annotations
