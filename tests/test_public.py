@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "adacompute" / "__init__.py"
 NAMES = sorted(set(adacompute.__all__) - {"__version__"})
 EVERYWHERE = [(adacompute, name) for name in NAMES] + [(research, n) for n in research.__all__]
 MAX_NAMES = 45
-HEAVY = {"pyarrow", "rich", "click", "xgboost", "sklearn", "onnx", "onnxruntime", "math_verify"}
+HEAVY = {"pyarrow", "rich", "click", "xgboost", "sklearn", "math_verify"}
 HEAVY |= {"aiohttp", "starlette", "pandas", "polars", "datasets", "scipy", "matplotlib"}
 
 

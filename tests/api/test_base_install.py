@@ -11,7 +11,7 @@ import pytest
 import adacompute as ada
 
 EXTRAS = (
-    *("xgboost", "onnx", "onnxruntime", "math_verify", "pandas", "polars"),
+    *("xgboost", "math_verify", "pandas", "polars"),
     *("aiohttp", "starlette", "uvicorn", "prometheus_client", "matplotlib", "jinja2", "datasets"),
     "redis",
 )

@@ -18,7 +18,7 @@ Write = Callable[[Path, Rows], Path]
 
 
 BASE_ONLY = """
-for name in ("xgboost", "onnx", "onnxruntime", "math_verify"):
+for name in ("xgboost", "math_verify"):
     sys.modules[name] = None
 """
 
@@ -58,7 +58,7 @@ opened = []
 sys.addaudithook(lambda event, _: opened.append(event) if event.startswith("socket.") else None)
 import adacompute
 spent = time.process_time()
-heavy = {"pyarrow", "rich", "xgboost", "sklearn", "onnx", "onnxruntime", "math_verify", "click"}
+heavy = {"pyarrow", "rich", "xgboost", "sklearn", "math_verify", "click"}
 print(sorted(heavy & set(sys.modules)), opened, spent < 1.0)
 """
 
