@@ -21,6 +21,8 @@ from adacompute.gateway.accounting.caps import CapConfig, find_period
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.accounting.spending import Spending
 from adacompute.gateway.settings.config import make_config
+from adacompute.models.capabilities_cache import cache_path, save_cached
+from adacompute.models.messages import Capabilities
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
@@ -164,8 +166,9 @@ def test_a_request_is_answered_with_the_samples_that_came(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("when_spent", "status"), [("reject", 429), ("cheapest", 200)])
 def test_one_cheap_sample_answers_when_a_larger_call_does_not_fit(
-    tmp_path: Path, when_spent: str, status: int
+    tmp_path: Path, when_spent: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     content = {
         "models": {
             "virtual": {
@@ -181,9 +184,10 @@ def test_one_cheap_sample_answers_when_a_larger_call_does_not_fit(
         "state_directory": str(tmp_path),
     }
     with serve_fake() as fake:
+        known = Capabilities(n="native")  # four samples are one call
+        save_cached(cache_path(), fake.base_url, "real", known)
         config = make_config({"base_url": fake.base_url, **content})
         with gateways.serve_gateway(config) as port:
-            gateways.wait_for(f"http://127.0.0.1:{port}/ready")  # four samples are one call now
             n_before = fake.stats()["choices"]
             assert ask(port).status == status
             assert fake.stats()["choices"] - n_before == (status == 200)

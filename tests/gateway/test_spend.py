@@ -179,9 +179,10 @@ def test_retries_and_scores_are_calls(policies: Path, tmp_path: Path) -> None:
 def test_probes_are_calls(policies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with serve_fake(FakeSettings(record_calls=True)) as fake:
-        with serving(tmp_path / "calls", policies / "one", fake, {"probe": True}) as port:
+        with serving(tmp_path / "calls", policies / "one", fake, {"probe": True}):
             end = time.monotonic() + 60
-            while send(port, "GET", "/ready").status != 200 and time.monotonic() < end:
+            found = (tmp_path / "cache").rglob
+            while not list(found("probe-*.json")) and time.monotonic() < end:
                 time.sleep(0.1)
         calls = list(read_calls(tmp_path / "calls"))
         n_served = len(served(fake))

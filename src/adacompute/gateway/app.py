@@ -89,7 +89,7 @@ def _operator_pages(gateway: Gateway) -> dict[str, Callable[[str | None], Awaita
         return ready_page(gateway.state, gateway.models, gateway.store)
 
     async def metrics(_: object) -> Page:
-        return metrics_page(gateway.account.metrics, gateway.not_ready)
+        return metrics_page(gateway.account.metrics, gateway.state)
 
     return {"GET /health": health, "GET /ready": ready, "GET /metrics": metrics}
 

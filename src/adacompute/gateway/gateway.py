@@ -138,20 +138,8 @@ class Gateway:
 
     @property
     def state(self) -> str:
-        """The state that /ready reports: "ready", or why requests cannot be served."""
-        return next(iter(self.not_ready.values()), READY)
-
-    @property
-    def not_ready(self) -> dict[str, str]:
-        """Why requests cannot be served: sentences by cause, the most important first."""
-        found: dict[str, str] = {}
-        if any(engine.lacks_logprobs for engine in self._engines.values()):
-            found["logprobs"] = "upstream returns no log-probabilities"
-        if self._spending.refuses_all:
-            found["store"] = f"account store {self.store}"
-        if self._probing is not None and not self._probing.done():
-            found["probing"] = "probing"
-        return found
+        """The state that /ready reports: "ready", or "store" if that refuses all requests."""
+        return "store" if self._spending.refuses_all else READY
 
     @property
     def store(self) -> str:

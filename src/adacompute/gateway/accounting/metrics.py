@@ -113,8 +113,8 @@ STORE_GAUGES: Mapping[str, str] = {
 }
 NOT_READY: Final = "not_ready"
 NOT_READY_HELP: Final = "1 for each cause of a 503 of /ready, otherwise 0."
-CAUSES: Final = ("starting", "probing", "logprobs", "store", "stopping", "ended")
-"""Causes for which /ready answers 503."""
+CAUSES: Final = ("starting", "store", "stopping", "ended")
+"""States for which /ready answers 503."""
 
 MEANS: Final = ("request_cost_mean", "feature_drift", "agreement_drift")
 """Gauges that are means over the last requests, of all workers together."""
@@ -213,10 +213,10 @@ class Metrics:
         """Set a gauge of the store of caps."""
         self._store_gauges[name].set(at)
 
-    def set_not_ready(self, causes: Collection[str]) -> None:
-        """Show why /ready answers 503."""
+    def set_state(self, state: str) -> None:
+        """Show whether /ready answers 503, and why."""
         for cause in CAUSES:
-            self._not_ready.labels(cause).set(cause in causes)
+            self._not_ready.labels(cause).set(cause == state)
 
     def set_mean(self, name: str, model: str, values: Collection[float]) -> None:
         """Set a gauge to the mean of values, and of those of all other processes."""

@@ -39,7 +39,7 @@ def make_admin_pages(supervisor: Supervisor) -> Any:  # noqa: ANN401 - Starlette
     async def metrics(_: object) -> Page:
         # A worker that answers has shown everything that it counted.
         await asyncio.gather(*(worker.ping(FLUSH_TIMEOUT_S) for worker in supervisor.workers))
-        return metrics_page(supervisor.metrics, supervisor.not_ready)
+        return metrics_page(supervisor.metrics, supervisor.state)
 
     async def workers(authorization: str | None) -> Page:
         if (rejection := _rejection(supervisor, authorization)) is not None:

@@ -6,7 +6,7 @@ This is the only module that uses Starlette. It knows nothing of requests to mod
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,9 @@ def ready_page(state: str, models: Iterable[str], store: str) -> Page:
     return Page(200 if state == READY else 503, content)
 
 
-def metrics_page(metrics: Metrics, not_ready: Collection[str]) -> Page:
-    """Show all numbers to Prometheus, and the causes for which /ready answers 503."""
-    metrics.set_not_ready(not_ready)
+def metrics_page(metrics: Metrics, state: str) -> Page:
+    """Show all numbers to Prometheus, and the state that /ready reports."""
+    metrics.set_state(state)
     return Page(200, metrics.scrape(), "text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -173,14 +173,6 @@ class Supervisor:
         return READY if READY in states else next(iter(states), "starting")
 
     @property
-    def not_ready(self) -> set[str]:
-        """The causes for which /ready answers 503: those of all workers if none is ready."""
-        if self._state != "serving":
-            return {self._state}
-        causes = [worker.not_ready for worker in self.workers] or [["starting"]]
-        return set().union(*causes) if all(causes) else set()
-
-    @property
     def store(self) -> str:
         """What is wrong with the account store, according to the first worker that says so."""
         return next((one.store for one in self.workers if one.store), "")

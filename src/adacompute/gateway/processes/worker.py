@@ -101,7 +101,7 @@ class Worker:
     def _state(self) -> dict[str, object]:
         """What the supervisor shows of this worker."""
         gateway = self._gateway
-        return {"state": gateway.state, "not_ready": [*gateway.not_ready], "store": gateway.store}
+        return {"state": gateway.state, "store": gateway.store}
 
     async def _obey(self) -> None:
         """Answer pings, and stop on command."""
@@ -137,7 +137,7 @@ def build_application(settings: Mapping[str, Any]) -> tuple[Application, list[st
     ]
     sampled = [one for virtual in models.values() for one in virtual.upstream_models.values()]
     if config.probe and any(needs_probe(one.capabilities) for one in sampled):
-        messages.append("probing the upstream in the background: /ready answers 503 until then")
+        messages.append("probing the upstream in the background: until then, each sample is a call")
         messages += [
             f"the probe counts against the cap of {cap.amount:g} samples, and draws about "
             f"{PROBE_SAMPLES}: set a larger cap, or probe = false"

@@ -23,8 +23,8 @@ PING_TIMEOUT_S = 5.0
 class WorkerProcess:
     """One running worker.
 
-    ``state`` is what it reported last: "starting", or a state of the gateway. ``not_ready`` are the
-    causes of that, and ``store`` is what is wrong with the account store. ``messages`` are for the
+    ``state`` is what it reported last: "starting", or a state of the gateway. ``store`` is what is
+    wrong with the account store. ``messages`` are for the
     operator, and known once it has started.
     """
 
@@ -32,7 +32,6 @@ class WorkerProcess:
         self._process = process
         self._channel = channel
         self.state = "starting"
-        self.not_ready = ["starting"]
         self.store = ""
         self.messages: list[str] = []
         self.seen_at = time.monotonic()
@@ -130,11 +129,10 @@ class WorkerProcess:
             while (message := await self._channel.receive()) is not None:
                 self.seen_at = time.monotonic()
                 self.state = message.get("state", self.state)
-                self.not_ready = message.get("not_ready", self.not_ready)
                 self.store = message.get("store", self.store)
                 handlers[message["event"]](message)
         finally:
-            self.state, self.not_ready = "ended", ["ended"]
+            self.state = "ended"
             self._on_failed({"message": "a worker ended before it served: see the lines above"})
             for pong in self._pongs:
                 pong.cancel()
