@@ -222,7 +222,7 @@ The columns of every file that AdaCompute reads or writes. [Samples, runs and bu
 says what the files are for.
 """
 
-SAMPLES = """One row per sample: input of `import` and `fit` (Parquet, CSV or JSON lines), and
+SAMPLES = """One row per sample: input of `fit` and `solve` (Parquet, CSV or JSON lines), and
 `samples.parquet` of a run. A column that may be null may be absent, and so may `correct` if the
 samples are graded. Columns of numbers named `signal_…` are
 [signals of your own](policies.md#signals-of-your-own). Other columns are ignored."""
@@ -233,7 +233,7 @@ of `batch` needs only `question` ([input of a batch](../tutorials/batch.md#input
 DECISIONS = """`decisions-*.parquet` of the decision log, one row per request for which calls were
 made. Any column may be null."""
 
-LOGGED_SAMPLES = "`samples-*.parquet` of the decision log, one row per sample; input of `import`."
+LOGGED_SAMPLES = "`samples-*.parquet` of the decision log, one row per sample; input of `fit`."
 
 ANSWERS = """Output of `batch`, one row per question, in the order of the input. `limited` wins over
 `unanswered`, and `error` over both ([output of a batch](../tutorials/batch.md#output))."""
