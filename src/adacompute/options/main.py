@@ -52,6 +52,7 @@ class FitOptions(
         "budget",
         "out",
         "grader",
+        "gold",
         "min_precision",
         "columns",
         "unit",

@@ -57,18 +57,18 @@ def _measure_savings(log: Path) -> list[dict[str, Any]]:
         logged = read_decisions(log, COLUMNS)
     except DataError:  # of another version: the account can be summed without it
         return []
-    found: list[dict[str, Any]] = []
     if not pc.any(logged["today"]).as_py():
-        return found
-    rows = [row for row in logged.to_pylist() if row["answers"]]
-    for model in sorted({row["model"] for row in rows if row["today"]}):
-        own = [row for row in rows if row["model"] == model]
-        today, policy = (
-            [row for row in own if bool(row["today"]) is kind] for kind in (True, False)
-        )
-        if policy:
-            found.append({"model": model, **_compare(today, policy)})
-    return found
+        return []
+    rows: dict[str, dict[bool, list[dict[str, Any]]]] = {}
+    for row in logged.to_pylist():
+        if row["answers"]:
+            kinds = rows.setdefault(row["model"], {True: [], False: []})
+            kinds[bool(row["today"])].append(row)
+    return [
+        {"model": model, **_compare(kinds[True], kinds[False])}
+        for model, kinds in sorted(rows.items())
+        if kinds[True] and kinds[False]
+    ]
 
 
 def _compare(today: list[dict[str, Any]], policy: list[dict[str, Any]]) -> dict[str, Any]:

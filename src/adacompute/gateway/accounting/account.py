@@ -11,11 +11,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from adacompute.core.types import replace_surrogates
 from adacompute.gateway.accounting.call_log import CallLog, CallOrigin, CallRecorder, Purpose
-from adacompute.gateway.accounting.decision_records import describe_decision
 from adacompute.gateway.accounting.metrics import Metrics
 from adacompute.gateway.processes.logs import LOG, log
 from adacompute.gateway.requests.openai_requests import PATHS
@@ -160,7 +160,7 @@ class Account:
             metrics.observe("agreement", model, session.agreement)
         if decision.p_correct is not None:
             metrics.observe("p_correct", model, decision.p_correct)
-        self._show_price(engine, decision)
+        self._show_price(decision)
         self._show_drift(engine, decision)
         self._write(engine, decision, outcome.model)
 
@@ -205,13 +205,11 @@ class Account:
                 message = "the questions differ from the training questions: measure the gain again"
                 log(logging.WARNING, message, model=model, drift=drift, threshold=threshold)
 
-    def _show_price(self, engine: Engine, decision: Decision) -> None:
+    def _show_price(self, decision: Decision) -> None:
         """Show the price now, and how far the mean cost of all requests is from the budget."""
-        pacer = engine.pacer
-        if decision.pacer is None or pacer is None or decision.pacer is not pacer:
-            return
-        self.metrics.set_gauge("price", decision.model, decision.session.price)
-        self.metrics.set_gauge("debt", decision.model, pacer.state.debt)
+        if decision.pacer is not None:
+            self.metrics.set_gauge("price", decision.model, decision.session.price)
+            self.metrics.set_gauge("debt", decision.model, decision.pacer.state.debt)
 
     def _show_drift(self, engine: Engine, decision: Decision) -> None:
         """Show how far the last requests are from the training questions."""
@@ -245,7 +243,7 @@ class Account:
         """Log a request; ``given`` values replace those of the decision."""
         if self._log is None:
             return
-        record = describe_decision(engine, decision, model.calls, texts=self._log_texts)
+        record = _describe(engine, decision, model.calls, texts=self._log_texts)
         try:
             is_full = self._log.append({**record, **(given or {})})
         except OSError as error:
@@ -256,6 +254,53 @@ class Account:
             self._compacting = asyncio.ensure_future(
                 asyncio.to_thread(_log_failure, self._log.compact_in_process)
             )
+
+
+def _describe(
+    engine: Engine, decision: Decision, calls: Sequence[CallUsage], *, texts: bool
+) -> dict[str, Any]:
+    """Return everything that is needed to decide again, and what it cost."""
+    session = decision.session
+    samples = [
+        {
+            "answer": None if value is None else replace_surrogates(value),
+            "completion": replace_surrogates(sample.text) if texts else None,
+            "completion_chars": len(sample.text),
+            "completion_tokens": sample.completion_tokens,
+            "mean_logprob": sample.mean_logprob,
+        }
+        for sample, value in zip(session.samples, session.values, strict=True)
+    ]
+    return {
+        "id": decision.id,
+        "time": decision.started_at,
+        "model": decision.model,
+        "upstream_model": engine.virtual.model,
+        "key": session.progress.key,
+        "question": session.question if texts else None,
+        "features": decision.features.tolist(),
+        "budget": decision.budget,
+        "price": session.price,
+        "max_rounds": engine.virtual.max_rounds,
+        "answers": session.answers,
+        "samples_used": decision.samples_used,
+        "chosen": decision.chosen,
+        "rounds": session.rounds,
+        "calls": len(calls),
+        "prompt_tokens": sum(call.prompt_tokens for call in calls),
+        "completion_tokens": sum(call.completion_tokens for call in calls),
+        "estimated": any(call.is_estimated for call in calls),
+        "cost": engine.cost(calls),
+        "latency_s": decision.latency_s,
+        "decision_s": decision.decision_s,
+        "question_source": decision.question_source,
+        "p_correct": decision.p_correct,
+        "sure": decision.is_sure,
+        "incomplete": decision.is_incomplete,
+        "today": decision.is_today,
+        "scorer_error": decision.scorer_error,
+        "samples": samples,
+    }
 
 
 def _log_failure(compact: Callable[[], object]) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from adacompute.gateway.accounting.caps import CapReached, Caps
 from adacompute.gateway.accounting.metrics import Metrics
@@ -290,6 +290,7 @@ class CallRecorder:
         bound = self.bound or CallBound.read(_without_prefix(path), payload)
         await self.log.check(self.origin, bound)
 
-    def for_purpose(self, purpose: Purpose, **changes: Any) -> CallRecorder:  # noqa: ANN401
-        """Return a recorder of calls with another purpose."""
-        return replace(self, origin=self.origin._replace(purpose=purpose), **changes)
+    def for_scorer(self, url: str) -> CallRecorder:
+        """Return a recorder of calls to a scorer."""
+        origin = self.origin._replace(purpose="scorer")
+        return replace(self, origin=origin, scorer=url, on_usage=None)

@@ -243,17 +243,12 @@ class Config:
         """Return the file that this process records its calls in; it is not opened yet."""
         return CallFile(self.state, keep_days=self.keep_days)
 
-    @property
-    def decisions(self) -> Path | None:
-        """The directory of the decision log; None if there is none."""
-        return None if self.decision_log == NO_LOG else self.state / DECISIONS
-
     def open_decisions(self) -> DecisionLog | None:
         """Return the decision log, if there is one."""
-        if self.decisions is None:
+        if self.decision_log == NO_LOG:
             return None
         self._make_state()
-        return DecisionLog(self.decisions, keep_days=self.keep_days)
+        return DecisionLog(self.state / DECISIONS, keep_days=self.keep_days)
 
     def _make_state(self) -> None:
         with suppress(OSError):  # who opens a file there reports that it cannot be used

@@ -58,8 +58,7 @@ class Chooser:
         known = sample.signals.get(SCORE)
         if known is not None or question is None or scorer is None:
             return known
-        url = scorer.base_url
-        tracker = recorder and recorder.for_purpose("scorer", scorer=url, on_usage=None)
+        tracker = recorder and recorder.for_scorer(scorer.base_url)
         try:
             return await scorer.score(question, sample.text, tracker=tracker)
         except ModelError as error:

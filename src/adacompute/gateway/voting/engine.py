@@ -262,8 +262,6 @@ class Engine:
                 return float(n_samples)
             case "tokens":
                 return float(sum(call.completion_tokens for call in model.calls))
-            case "characters":
-                return float(sum(len(sample.text) for sample in decision.session.samples))
             case "money" if (cost := self.cost(model.calls)) is not None:
                 return cost
         return n_samples * self.virtual.bundle.sample_cost
