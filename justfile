@@ -73,6 +73,10 @@ docs:
     {{python}} -m sphinx -W --keep-going -q -b html docs docs/_build/html
     {{python}} -m sphinx -W --keep-going -q -b doctest docs docs/_build/doctest
 
+# Code, options, settings, metrics and names beside what pyproject.toml allows; `write`: its table
+sizes *ARGS:
+    {{python}} -m scripts.sizes {{ARGS}}
+
 # The fast benchmarks, to the terminal
 bench:
     {{python}} -m benchmarks.solver
