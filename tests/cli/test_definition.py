@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from adacompute.cli.definition import command
-from adacompute.options.definition import ABOUT, group, option
+from adacompute.options.definition import ABOUT
 from adacompute.options.main import (
     CollectOptions,
     EvaluateOptions,
@@ -20,21 +20,6 @@ from adacompute.options.main import (
     SolveOptions,
 )
 from adacompute.stages.solve import solve_source
-
-
-@dataclass(frozen=True, kw_only=True)
-class FishOptions:
-    """Fish."""
-
-    carps: int = option("Carps.", 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Garden:
-    """Plan a garden."""
-
-    pond: float | None = option("Depth of the pond.", None)
-    fish: FishOptions | None = group("pond", "to put them into")
 
 
 def invoke(kind: type[Any], words: Sequence[str]) -> tuple[Any, Result]:
@@ -83,9 +68,6 @@ def test_options_of_a_group_say_what_they_need() -> None:
         2,
         True,
     )
-    _, result = invoke(Garden, ["--carps", "3"])
-    assert "--carps needs --pond, to put them into" in result.output
-    assert invoke(Garden, ["--carps", "3", "--pond", "1"])[0].fish == FishOptions(carps=3)
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,7 @@ def test_a_bundle_records_its_token_prices(
     place = make_run(tokens([*rows, *more]))
     options: dict[str, Any] = {"unit": "money", "token_prices": prices, "native_n": True}
     options |= {"policy": "decided-votes", "levels": (1, 2, 4)}
-    made = train_run(place, out=tmp_path / "bundle", **options)
-    assert made["round_cost"] == pytest.approx(2 * 100 / 1e6)
+    train_run(place, out=tmp_path / "bundle", **options)
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.unit == "money"
     assert bundle.notes["costs"]["token_prices"]["small"]["output"] == 8

@@ -121,7 +121,7 @@ QUICK_POLICIES = [
 ]
 
 
-def attempt(stage: Callable[..., dict[str, Any]], *arguments: Any, **options: Any) -> bool:
+def attempt(stage: Callable[..., dict[str, Any] | str], *arguments: Any, **options: Any) -> bool:
     """Run a stage; whether it succeeded. Anything but one sentence or sound JSON is a fault."""
     try:
         result = stage(*arguments, **options)

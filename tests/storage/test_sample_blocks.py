@@ -11,6 +11,7 @@ import pytest
 
 from adacompute.core.errors import DataError
 from adacompute.datasets.example import find_example
+from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.stages import inputs
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
@@ -69,7 +70,8 @@ def test_policies_are_trained_and_scored_on_a_subsample(
 ) -> None:
     monkeypatch.setattr(inputs, "MAX_SAMPLES_IN_MEMORY", 100)
     monkeypatch.setattr(inputs, "MAX_SUBSAMPLE", 60)
-    trained = train_run(run, policy="adaptive-consistency", out=tmp_path / "bundle")
+    train_run(run, policy="adaptive-consistency", out=tmp_path / "bundle")
+    trained = load_bundle(tmp_path / "bundle").notes
     assert trained["subsample_of"] == 300
     assert 35 < trained["questions"] < 90
     scored = evaluate_run(run, budgets=[2.0], policies=["mixture"])

@@ -34,7 +34,7 @@ from adacompute.cli.options import (
     refuse_repeated,
 )
 from adacompute.cli.output import show_guesses
-from adacompute.options.definition import ABOUT, NEEDS, About
+from adacompute.options.definition import ABOUT, About
 
 LISTS: dict[Any, click.ParamType] = {int: WHOLE_NUMBERS, float: NUMBERS, str: NAMES}  # type: ignore[type-arg]
 SCALARS: dict[Any, Any] = {int: int, float: float, str: str, Path: RUN}
@@ -133,20 +133,17 @@ def _build(ctx: click.Context, kind: type[Any], given: Mapping[str, Any]) -> Any
     for one in fields(kind):
         type_ = _plain(types[one.name])
         is_group = _is_group(type_)
-        values[one.name] = _build_group(ctx, one, type_, given) if is_group else given[one.name]
+        values[one.name] = _build_group(ctx, type_, given) if is_group else given[one.name]
     return kind(**values)
 
 
-def _build_group(
-    ctx: click.Context, one: Field[Any], kind: type[Any], given: Mapping[str, Any]
-) -> Any:  # noqa: ANN401 - of the class
+def _build_group(ctx: click.Context, kind: type[Any], given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of the class
     """Return a group of options; None if nothing of it is given."""
     names = {own.name for own in _list_options(kind, ())}
     words = [_word(own) for own in ctx.command.params if own.name in names and is_given(ctx, own)]
     if not words:
         return None
     needs = [(own.name, _help(own)) for own in fields(kind) if own.default is MISSING]
-    needs += [one.metadata[NEEDS]] if NEEDS in one.metadata else []
     for name, meaning in needs:
         if given[name.replace("-", "_")] is None:
             verb = "needs" if len(words) == 1 else "need"
@@ -193,8 +190,6 @@ def _make_option(
     origin, inner = typing.get_origin(type_), typing.get_args(type_)
     if type_ is bool:
         known["is_flag"] = True
-        if one.default is None:
-            known["default"] = None  # neither true nor false, unless it is given
     elif about.choices:
         known["type"] = click.Choice(about.choices)
     elif about.is_joined:
@@ -210,9 +205,7 @@ def _make_option(
         known |= {"type": SCALARS.get(inner[0], ArmOption()), "multiple": True}
     else:
         known["type"] = LISTS[inner[0]] if origin is Sequence else SCALARS[type_]
-    if one.default is True:
-        known["default"] = True
-    elif not any(one.default is nothing for nothing in (MISSING, None, False, ())):
+    if not any(one.default is nothing for nothing in (MISSING, None, False, ())):
         default = one.default
         shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
         known |= {"default": shown, "show_default": True}

@@ -15,8 +15,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-ABOUT, NEEDS = "option", "needs"
-"""Keys of the metadata of a field."""
+ABOUT = "option"
+"""Key of the metadata of a field."""
 
 PAIR = re.compile(r"[A-Za-z][\w.-]*=.*", re.DOTALL)
 """One setting, such as ``seed=1``."""
@@ -51,11 +51,6 @@ def option(
 ) -> Any:  # noqa: ANN401 - as dataclasses.field
     """Return a field that is an option; without a default it must be given."""
     return field(default=default, metadata={ABOUT: About(help, **about)})
-
-
-def group(needs: str, purpose: str) -> Any:  # noqa: ANN401 - as dataclasses.field
-    """Return a field that holds a group of options, which make no sense without another option."""
-    return field(default=None, metadata={NEEDS: (needs, purpose)})
 
 
 def takes(kind: type[Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:

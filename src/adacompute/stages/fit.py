@@ -223,11 +223,12 @@ def _train(
         return str(finished.result["bundle_hash"])
     steps.progress(f"train {options.policy}")
     lowest = math.inf if budget is None else budget
-    train_run(run, options=options, min_budget=lowest, results=results, progress=steps.progress)
-    result = {"bundle_hash": find_digest(out)}
+    known: dict[str, Any] = {"results": results, "progress": steps.progress}
+    digest = train_run(run, options=options, min_budget=lowest, **known)
+    result = {"bundle_hash": digest}
     store.finish(TRAINED, arguments=arguments, inputs=inputs, outputs={}, result=result)
     steps.note("train", is_skipped=False)
-    return result["bundle_hash"]
+    return digest
 
 
 def _holds(out: Path, store: Run, trained: str) -> bool:

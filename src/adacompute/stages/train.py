@@ -49,7 +49,7 @@ from adacompute.storage.store import Run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from adacompute.core.types import Float32Array, Level
+    from adacompute.core.types import Float32Array
 
 CELL_SHRINKAGE = 4.0
 """Questions of prior weight that the mean cost of a cell has."""
@@ -81,8 +81,11 @@ def train_run(
     min_budget: float = math.inf,
     results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
-) -> dict[str, Any]:
-    """Fit a policy to all questions of a run and write its bundle if it holds ``min_budget``."""
+) -> str:
+    """Fit a policy to all questions of a run and write its bundle if it holds ``min_budget``.
+
+    The digest of the bundle is returned.
+    """
     policy, unit, out, store = options.policy, options.unit, options.out, Run(run)
     factory, levels = find_trainable(policy), check_levels(options.levels)
     costs = CostModel(unit, token_prices_of(options, run), options.native_n)
@@ -104,20 +107,7 @@ def train_run(
     fit = {"features": "paper", "experiment": settings, "costs": costs.to_dict()}
     source = describe_samples(store, fitted, options.model, options.grader)
     known: dict[str, Any] = {"unit": unit, "tie_break": options.tie_break, **source}
-    bundle = make_bundle(experiment, fitted, about | fit, **known)
-    about |= {"out": str(out), "bundle_digest": save_bundle(bundle, out)}
-    about |= {name: source[name] for name in ("model", "grader")}
-    return {**about, "unit": unit, **_describe(experiment, fitted)}
-
-
-def _describe(experiment: Experiment, fitted: FittedPolicy) -> dict[str, Any]:
-    """Return what was learned."""
-    pool = experiment.pool
-    return {
-        "levels": [_label(level) for level in fitted.policy.levels],
-        "round_cost": experiment.round_cost(np.arange(len(pool))),
-        "on_training_questions": _score_on_training(experiment, fitted),
-    }
+    return save_bundle(make_bundle(experiment, fitted, about | fit, **known), out)
 
 
 def _find_arms(source: dict[str, Any], fitted: FittedPolicy) -> tuple[ArmSettings, ...]:
@@ -168,11 +158,6 @@ def describe_fit(
         "baseline": _baseline(features, pool, fitted),
         "notes": {**notes, "prices": list(fitted.prices)},
     }
-
-
-def _label(level: Level) -> int | str:
-    """Return the name of a level: its number of samples, with its arm if there are several."""
-    return level.n_samples if level.model is None else level.name
 
 
 def limit_levels(pool: Pool, levels: tuple[int, ...]) -> tuple[int, ...]:
@@ -235,14 +220,3 @@ def _cells(fitted: FittedPolicy) -> dict[str, Any]:
         shrunk = (sums + CELL_SHRINKAGE * every[:, None]) / (size + CELL_SHRINKAGE)
         found["cell_cost"] = tuple(tuple(row) for row in shrunk.tolist())
     return found
-
-
-def _score_on_training(experiment: Experiment, fitted: FittedPolicy) -> list[dict[str, float]]:
-    """Return the cost and accuracy at each price on the questions that it was fitted to."""
-    result = experiment.run(fitted)
-    means = (column.mean(axis=0) for column in (result.cost, result.accuracy, result.n_rounds))
-    names = ("price", "cost", "accuracy", "rounds")
-    return [
-        dict(zip(names, map(float, row), strict=True))
-        for row in zip(fitted.prices, *means, strict=True)
-    ]
