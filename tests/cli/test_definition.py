@@ -34,11 +34,6 @@ def invoke(kind: type[Any], words: Sequence[str]) -> tuple[Any, Result]:
     return (seen[0] if seen else None), result
 
 
-def test_defaults_are_those_of_the_fields() -> None:
-    found, result = invoke(SolveOptions, ["--budget", "2"])
-    assert (result.exit_code, found) == (0, SolveOptions(budget=2.0, price_as={}, columns=None))
-
-
 @pytest.mark.parametrize(
     ("words", "changed"),
     [

@@ -18,12 +18,8 @@ from adacompute.storage import store
 
 Rows = list[dict[str, Any]]
 Call = Callable[..., Any]
-Execute = Callable[..., Any]
 Population = Callable[..., Rows]
 Write = Callable[[Path, Rows], Path]
-
-
-EVALUATE = ("--budgets", "1.5,2", "--levels", "1,2", "--policies", "fixed,mixture,oracle")
 
 
 def fit(source: Path, out: Path) -> tuple[str, ...]:
@@ -34,13 +30,6 @@ def fit(source: Path, out: Path) -> tuple[str, ...]:
 def test_file_in_place_of_a_directory_is_refused(call: Call, source: Path) -> None:
     for out in (source, source / "bundle"):
         assert str(source) in call(*fit(source, out)).refused()
-
-
-def test_file_name_that_is_too_long_is_refused(call: Call, source: Path, tmp_path: Path) -> None:
-    long = tmp_path / ("x" * 300)
-    assert "File name too long" in call(*fit(source, long)).refused()
-    assert "File name too long" in call("solve", long, "--budget", "1").refused()
-    assert "File name too long" in call("evaluate", long).refused()
 
 
 def test_full_disk_is_reported_with_the_file_name(
@@ -135,15 +124,6 @@ def test_markup_in_a_name_does_not_break_the_progress(run: Path) -> None:
     assert "Traceback" not in said
 
 
-def test_ascii_terminal_gets_ascii(run: Path, execute: Execute) -> None:
-    called = execute("solve", run, "--budget", "1.5", PYTHONIOENCODING="ascii")
-    assert (called.code, called.err) == (0, "")
-    assert called.out.isascii()
-    assert "bound" in called.out
-    helped = execute("evaluate", "--help", PYTHONIOENCODING="ascii")
-    assert (helped.code, helped.err) == (0, "")
-
-
 def test_questions_of_one_megabyte_are_evaluated(
     call: Call, tmp_path: Path, population: Population, write_samples: Write
 ) -> None:
@@ -154,29 +134,6 @@ def test_questions_of_one_megabyte_are_evaluated(
     import_samples(write_samples(tmp_path / "large.parquet", rows), run)
     options = ("--budgets", "1", "--levels", "1,2", "--policies", "longest-first")
     assert call("evaluate", run, *options, "--json").document["questions"] == 12
-
-
-@pytest.mark.parametrize("questions", [1, 2])
-def test_one_or_two_questions_work_until_evaluation(
-    call: Call, tmp_path: Path, questions: int, population: Population, write_samples: Write
-) -> None:
-    run = tmp_path / "run"
-    import_samples(write_samples(tmp_path / "few.parquet", population(questions)), run)
-    assert call("solve", run, "--budget", "1.5").code == 0
-    assert f"{questions} independent questions are too few" in call("evaluate", run).refused()
-
-
-@pytest.mark.parametrize("answer", ["7", None])
-def test_all_correct_and_all_unparsed_samples_work(
-    call: Call, tmp_path: Path, answer: str | None, population: Population, write_samples: Write
-) -> None:
-    rows = [{**row, "answer": answer, "correct": answer == "7"} for row in population()]
-    source, run = write_samples(tmp_path / "alike.parquet", rows), tmp_path / "run"
-    import_samples(source, run)
-    assert call("solve", source, "--budget", "1.5", "--json").document["cost"] == 1.0
-    scored = call("evaluate", run, *EVALUATE, "--json").document["rows"]
-    assert {row["accuracy"] for row in scored} == {float(answer == "7")}
-    assert f"{100 * (answer == '7'):.1f} %" in call("evaluate", run, *EVALUATE).out
 
 
 def test_duplicate_samples_are_refused(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from adacompute.cli.main import cli
-from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation.arm_levels import level_name, list_arms, mark_efficient
+from adacompute.core.errors import DataError
+from adacompute.evaluation.arm_levels import list_arms, mark_efficient
 from adacompute.evaluation.costs import CostModel
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import make_pool
-from adacompute.stages.report import report_run
 from adacompute.stages.solve import solve_source
 from adacompute.storage.store import Run
 
-DATA = Path(__file__).parents[2] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
-ARMS = DATA / "samples" / "arms"
-recorded_arms = pytest.mark.skipif(
-    not ARMS.is_dir(), reason="recorded samples of several arms are not there: ADACOMPUTE_DATA"
-)
 QUESTIONS, SAMPLES = 60, 4
 RIGHT = {"low": (0.5, 10), "medium": (0.75, 20), "poor": (0.4, 30), "high": (0.9, 200)}
 """Share of correct answers and tokens per sample of each arm."""
@@ -88,16 +78,6 @@ def test_a_mixture_dominates_a_level_below_the_line_between_two_others() -> None
     assert rows[1]["dominated_by"] == "a + c × 4"
 
 
-def test_the_cheapest_of_several_dominating_levels_is_named() -> None:
-    rows = rows_of(("a", 1, 1.0, 0.5), ("b", 1, 2.0, 0.7), ("c", 1, 9.0, 0.8), ("d", 1, 10.0, 0.6))
-    assert rows[3]["dominated_by"] == "b"
-
-
-def test_a_level_is_named_by_its_arm_and_its_number_of_samples() -> None:
-    assert level_name({"arm": "low", "samples": 1}) == "low"
-    assert level_name({"arm": "low", "samples": 3}) == "low × 3"
-
-
 def arms_of(run: Path, levels: tuple[int, ...]) -> dict[str, Any]:
     recorded = Run(run).encoded_samples()
     pool = make_pool(recorded, costs=CostModel("tokens")).equalise()
@@ -131,15 +111,6 @@ def test_latency_is_none_where_it_was_not_recorded(tmp_path: Path) -> None:
     import_samples(None, tmp_path / "run", arms={"low": file, "again": file})
     rows = arms_of(tmp_path / "run", (1,))["rows"]
     assert [row["latency_p95_s"] for row in rows] == [None, None]
-
-
-def test_one_arm_alone_has_levels_too(tmp_path: Path) -> None:
-    import_samples(arm_file(tmp_path / "one.parquet", 0.5, 10, seed=0), tmp_path / "run")
-    rows = arms_of(tmp_path / "run", (1, 2))["rows"]
-    assert [(row["arm"], row["samples"], row["cost"]) for row in rows] == [
-        ("default", 1, 10.0),
-        ("default", 2, 20.0),
-    ]
 
 
 def test_levels_above_all_samples_are_refused(run: Path) -> None:
@@ -179,40 +150,3 @@ def test_questions_without_samples_of_an_arm_are_left_out(tmp_path: Path) -> Non
     import_samples(None, tmp_path / "few", arms=files)
     with pytest.raises(DataError, match="arm 'high'"):
         solve_source(tmp_path / "few", budget=1.5, levels=(1, 2))
-
-
-@pytest.mark.slow
-def test_a_report_on_several_arms_shows_the_plane(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    out = tmp_path / "page.html"
-    known: dict[str, Any] = {"unit": "tokens", "levels": (1, 2)}
-    result = report_run(run, out=out, policies=(), **known)
-    assert result["policy"] == "sequential"
-    page = out.read_text()
-    assert "Models and efforts" in page
-    assert page.count(">efficient frontier<") == 2  # in the wide and in the narrow layout
-    document = json.loads((run / "report.json").read_text())
-    assert {row["arm"] for row in document["arm_levels"]} == set(RIGHT)
-    assert set(result["skipped"]) >= {"fixed", "router", "adaptive-consistency"}
-    assert [curve["policy"] for curve in document["curves"]] == ["mixture", "sequential"]
-    costs = [point["bill"]["tokens"] / 1000 for point in document["operating_points"]]
-    assert costs == pytest.approx([point["cost"] for point in document["operating_points"]])
-    for point in document["operating_points"]:
-        assert {one["arm"] for one in point["arm_shares"]} <= set(RIGHT)
-        assert sum(one["cost_share"] for one in point["arm_shares"]) == pytest.approx(1.0)
-        assert all(0 <= one["share"] <= 1 for one in point["arm_shares"])
-        assert sum(one["share"] for one in point["arm_shares"]) >= 1 - 1e-9  # each is sampled
-    first, last = (document["operating_points"][i]["arm_shares"] for i in (0, -1))
-    assert first != last
-    with pytest.raises(ConfigError, match="adaptive-consistency"):
-        report_run(run, out=out, policy="adaptive-consistency", **known)
-    with pytest.raises(ConfigError, match="router"):
-        report_run(run, out=out, policies=("router",), **known)
-
-
-def test_evaluate_prints_the_arms_of_a_run(run: Path) -> None:
-    words = ["evaluate", str(run), "--policies", "mixture", "--unit", "tokens", "--levels", "1,2"]
-    shown = CliRunner().invoke(cli, words, catch_exceptions=False).output
-    assert "Efficient, by rising cost: low" in shown
-    found = json.loads(CliRunner().invoke(cli, [*words, "--json"]).output)
-    assert found["arms"] == arms_of(run, (1, 2))

@@ -54,18 +54,6 @@ def test_a_plan_says_what_it_will_spend_and_writes_first_actions(
     assert any("41 of 41 questions" in step for step in steps)
 
 
-def test_the_same_plan_is_not_made_again(bundle: Bundle, questions: str, tmp_path: Path) -> None:
-    out = tmp_path / "job"
-    first = make_plan([questions], bundle, total=100.0, out=out)
-    part = out / "plan" / "part-000000.parquet"
-    part.unlink()
-    assert make_plan([questions], bundle, budget=2.5, out=out) == first
-    assert not part.exists()
-    other = make_plan([questions], bundle, budget=3.0, out=out)
-    assert other["price"] < first["price"]
-    assert part.exists()
-
-
 def test_either_a_total_or_a_budget_is_needed(
     bundle: Bundle, questions: str, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from adacompute.cli.main import cli
 from adacompute.core import errors
-from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
+from adacompute.core.errors import ConfigError, InfeasibleBudget
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.policies.bundles.bundle_files import find_digest
 from adacompute.stages.calibrate import calibrate_run
@@ -70,17 +70,6 @@ def test_result_equals_that_of_the_single_commands(many: Path, tmp_path: Path) -
     assert [*files, "run"] == sorted(path.name for path in (tmp_path / "bundle").iterdir())
     for name in files:
         assert (out / name).read_bytes() == (tmp_path / "bundle" / name).read_bytes()
-
-
-def test_a_run_is_fitted_where_it_is(many: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    import_samples(many, run)
-    found = fit_run(str(run), out=tmp_path / "bundle", **QUICK)
-    assert (found["run"], found["steps"]) == (str(run), ["train", "calibrate", "report"])
-    assert found["price"] == fit_run(str(many), out=tmp_path / "other", **QUICK)["price"]
-    for options in ({"columns": {"answer": "reply"}}, {"run": tmp_path / "another"}):
-        with pytest.raises(ConfigError, match="leave out"):
-            fit_run(str(run), out=tmp_path / "third", **QUICK, **options)
 
 
 def test_every_arm_has_a_file(many: Path, tmp_path: Path) -> None:
@@ -168,13 +157,6 @@ def test_infeasible_budgets_are_refused_before_training(many: Path, tmp_path: Pa
     with pytest.raises(InfeasibleBudget, match=r"0\.1"):
         fit_run(str(many), out=tmp_path / "bundle", **options)
     assert not (tmp_path / "bundle" / "bundle.json").exists()
-
-
-def test_other_directories_are_not_overwritten(many: Path, tmp_path: Path) -> None:
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.tex").touch()
-    with pytest.raises(BundleError, match="thesis"):
-        fit_run(str(many), out=tmp_path / "thesis", **QUICK)
 
 
 def test_command_line_prints_the_verdict_and_the_next_command(many: Path, tmp_path: Path) -> None:

@@ -63,17 +63,6 @@ def test_samples_of_another_source_are_refused(
     assert artifacts(run) == before
 
 
-def test_same_samples_can_be_imported_with_a_model_name(run: Path, source: Path) -> None:
-    before = artifacts(run)["samples.parquet"]
-    assert import_samples(source, run, model="m")["model"] == "m"
-    assert artifacts(run)["samples.parquet"] == before
-
-
-def test_file_as_run_is_refused(source: Path) -> None:
-    with pytest.raises(DataError, match="directory"):
-        import_samples(source, source)
-
-
 def test_equal_answers_with_different_grades_are_refused_with_the_question(tmp_path: Path) -> None:
     rows = {
         "question_id": ["a", "a", "b", "b"],
@@ -85,19 +74,6 @@ def test_equal_answers_with_different_grades_are_refused_with_the_question(tmp_p
     pq.write_table(pa.table(rows), tmp_path / "samples.parquet")
     with pytest.raises(DataError, match="'b'"):
         import_samples(tmp_path / "samples.parquet", tmp_path / "run")
-
-
-def test_import_says_how_many_samples_and_texts_there_are(tmp_path: Path) -> None:
-    rows = {
-        "question_id": ["a", "a", "b"],
-        "question": pa.array(["A?", "A?", None], pa.string()),
-        "sample": [0, 1, 0],
-        "answer": ["1", "2", "7"],
-        "correct": [True, False, True],
-    }
-    pq.write_table(pa.table(rows), tmp_path / "samples.parquet")
-    result = import_samples(tmp_path / "samples.parquet", tmp_path / "run")
-    assert (result["min_samples"], result["max_samples"], result["without_text"]) == (1, 2, 1)
 
 
 def test_a_grader_that_finds_no_answer_at_all_is_refused(tmp_path: Path) -> None:
@@ -189,14 +165,6 @@ def test_ungraded_arms_are_graded_by_the_gold_answer_of_the_question(tmp_path: P
     run = tmp_path / "run"
     import_samples(tmp_path / "samples.parquet", run, grader="exact")
     assert Run(run).samples()["correct"].to_pylist() == [True, False, True, False]
-
-
-def test_sample_numbers_may_repeat_between_arms_only(tmp_path: Path) -> None:
-    rows = {"question_id": ["a", "a"], "sample": [0, 0], "answer": ["1", "1"]}
-    table = pa.table({**rows, "correct": [True, True], "arm": ["x", "x"]})
-    pq.write_table(table, tmp_path / "samples.parquet")
-    with pytest.raises(DataError, match="2 times"):
-        import_samples(tmp_path / "samples.parquet", tmp_path / "run")
 
 
 def test_samples_come_from_a_source_or_from_arms(
