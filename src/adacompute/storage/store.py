@@ -1,10 +1,8 @@
 """Store: a run directory with one artifact per stage, and its samples encoded as integers.
 
     samples.parquet      imported or collected samples, one row per sample
-    grades.parquet       answers and grades, if the samples were graded again
-    utility.parquet      utility of each level on each question
-    allocation.parquet   the oracle's choice of levels
     evaluation.json      scores of the policies
+    report.json          content of the page
 
 Each artifact has a manifest beside it. Encoding turns question ids into 64-bit keys, answers into
 class numbers within their question, and the names of arms into codes. This module knows nothing of
