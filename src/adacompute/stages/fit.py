@@ -1,10 +1,9 @@
 """Fit: the stage that goes from samples to a calibrated bundle and a verdict.
 
-It runs import, train, calibrate and report on one run directory. Each of these commands
-can still be run alone. A second call skips every step that finished with the same options on the
-same samples. Everything is checked before the first sample is paid for. It decides nothing itself:
-the verdict is that of calibrate. Samples without grades take another path, to a vote that stops
-early: that of the stage same_answer.
+It imports, trains, calibrates and reports on one run directory. A second call skips every step that
+finished with the same options on the same samples. It decides nothing itself: the verdict is that
+of the calibration. Samples without grades take another path, to a vote that stops early: that of
+the stage same_answer.
 """
 
 from __future__ import annotations
