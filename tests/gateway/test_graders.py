@@ -114,7 +114,7 @@ def test_a_grader_program_inherits_no_secret(
         "for line in sys.stdin:\n    print(json.dumps({'answer': '4'}), flush=True)\n"
     )
     upstream.answer(chat_reply("4"))
-    settings = 'allowed_hosts = ["${A_SECRET}"]\n' + MODEL
+    settings = 'allowed_fields = ["${A_SECRET}"]\n' + MODEL
     settings = settings.replace("{grader}", f"cmd:{sys.executable} {program}")
     with launch(settings=settings, A_SECRET=secret, ANOTHER="inherited") as port:
         assert answers(ask(port, "graded")) == ["4", "4"]
