@@ -21,7 +21,6 @@ from reproduction.verdicts import (
     PaperClaim,
     judge_adjacent_mistakes,
     judge_budget_deviation,
-    judge_dominance,
     judge_ends_get_one,
     judge_equal_spending,
     judge_fine_levels,
@@ -167,13 +166,6 @@ CLAIMS = (
         "mostly adjacent levels",
         "more than half of the mistakes, with splits by question",
         judge_adjacent_mistakes,
-    ),
-    PaperClaim(
-        "The router dominates at every budget of the grid",
-        "Figure 4",
-        "every budget level",
-        "its smallest lead over the mixture at equal cost, held out, is above 0",
-        judge_dominance,
     ),
     PaperClaim(
         "The router replicates the oracle's levels by difficulty",

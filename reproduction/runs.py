@@ -1,6 +1,6 @@
 """Runs: every table and figure of the paper, made from any runs.
 
-Each of the first runs gets a directory with all exhibits: tables as CSV, Markdown and LaTeX,
+Each of the first runs gets a directory with all exhibits: tables as CSV and Markdown,
 figures as SVG and PDF with their data as CSV, and the verdict on every claim. All runs are
 compared. The index is written last. It lists what was made, and what was excluded with the reason.
 It does not know how an exhibit is computed.
@@ -180,7 +180,7 @@ def _make_exhibits(run_data: RunData, output: Output, progress: Callable[[str], 
         output.paths += paths
         lines.append(f"| {exhibit.caption} | {exhibit.source} | {output.links(paths)} |")
     rows = judge_claims(found)
-    paths = save_table(rows, path / "claims", caption=f"Claims of the paper on {run_data.name}")
+    paths = save_table(rows, path / "claims")
     output.paths += paths
     lines.append(f"| The paper's claims with their verdicts | text | {output.links(paths)} |")
     output.sections.append("\n".join(lines))
@@ -191,8 +191,7 @@ def _save(exhibit: Exhibit, data: Any, path: Path) -> list[Path]:  # noqa: ANN40
     """Save an exhibit: a table, a figure with its data, or both."""
     paths: list[Path] = []
     if exhibit.is_table:
-        caption = f"{exhibit.caption} ({exhibit.source} of the paper)"
-        paths += save_table(data.rows, path / exhibit.name, caption=caption)
+        paths += save_table(data.rows, path / exhibit.name)
     else:
         table = path / f"{exhibit.name}.csv"
         table.write_text(to_csv(data.rows), encoding="utf-8")
@@ -211,10 +210,10 @@ def _make_shared(rows: list[Row], complete: dict[str, list[Row]], output: Output
         lines.append(f"| {caption} | {source} | {output.links(paths)} |")
 
     caption = "Accuracy of every run at B = 2, by the paper's protocol and held out"
-    note(caption, "–", save_table(rows, output.directory / "comparison", caption=caption))
+    note(caption, "–", save_table(rows, output.directory / "comparison"))
     if complete:
         caption = "The paper's claims, and the verdict of each run on them"
-        paths = save_table(compare_verdicts(complete), output.directory / "claims", caption=caption)
+        paths = save_table(compare_verdicts(complete), output.directory / "claims")
         note(caption, "text", paths)
     output.sections.insert(0, "\n".join(lines))
 

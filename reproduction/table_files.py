@@ -1,8 +1,7 @@
-"""Table files: rows of plain values as CSV, Markdown and LaTeX.
+"""Table files: rows of plain values as CSV and Markdown.
 
-CSV keeps ten digits. Markdown and LaTeX are for reading: all numbers of a column have the same
-format, three decimal places, or three digits for columns of any size such as prices and duality
-gaps. Characters that mean something to Markdown or LaTeX are escaped.
+CSV keeps ten digits. Markdown is for reading: all numbers of a column have the same format, three
+decimal places, or three digits for columns of any size such as prices and duality gaps.
 """
 
 from __future__ import annotations
@@ -25,26 +24,6 @@ ANY_SIZE = ("price", "duality")
 """Words in the names of columns whose numbers can have any size."""
 
 DIGITS = 10
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "_": r"\_",
-    "%": r"\%",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "−": r"$-$",
-    "×": r"$\times$",
-    "λ": r"$\lambda$",
-    "ε": r"$\varepsilon$",
-    "±": r"$\pm$",
-    "–": "--",
-}
 
 
 def format_value(value: Value, *, any_size: bool = False) -> str:
@@ -147,46 +126,10 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(text.split()))
 
 
-def escape_latex(text: str) -> str:
-    r"""Escape the characters of a text that are LaTeX markup.
-
-    >>> print(escape_latex("5% of_a & b ≤ c"))
-    5\% of\_a \& b $\leq$ c
-    """
-    return "".join(LATEX.get(character, character) for character in " ".join(text.split()))
-
-
-def to_latex(rows: Sequence[Row], *, caption: str, label: str) -> str:
-    """Return rows as a LaTeX table with booktabs."""
-    columns = column_names(rows)
-    alignment = "".join("r" if _is_number(rows, name) else "l" for name in columns)
-    body = [" & ".join(escape_latex(cell) for cell in row) for row in format_rows(rows)]
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{escape_latex(caption)}}}",
-        rf"\label{{tab:{label}}}",
-        rf"\begin{{tabular}}{{{alignment}}}",
-        r"\toprule",
-        " & ".join(escape_latex(name) for name in columns) + r" \\",
-        r"\midrule",
-        *(f"{line} " + r"\\" for line in body),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def save_table(rows: Sequence[Row], path: Path, *, caption: str) -> list[Path]:
-    """Save rows in all three formats, and return the paths."""
-    texts = {
-        "csv": to_csv(rows),
-        "md": to_markdown(rows),
-        "tex": to_latex(rows, caption=caption, label=path.name),
-    }
+def save_table(rows: Sequence[Row], path: Path) -> list[Path]:
+    """Save rows as CSV and as Markdown, and return the paths."""
     saved = []
-    for extension, text in texts.items():
+    for extension, text in (("csv", to_csv(rows)), ("md", to_markdown(rows))):
         file = path.with_name(f"{path.name}.{extension}")
         file.write_text(text, encoding="utf-8")
         saved.append(file)

@@ -17,8 +17,7 @@ from adacompute.core.types import FloatArray
 from reproduction.ablations import Efficiency, Granularity
 from reproduction.archetypes import Archetypes
 from reproduction.classifier_ablation import BY_QUESTION, BY_ROW, Ablation
-from reproduction.comparison import FIGURE_13, Frontiers, GapTable, HeatMap, MainTable
-from reproduction.heuristic import HEURISTIC
+from reproduction.comparison import FIGURE_13, GapTable, HeatMap, MainTable
 from reproduction.oracle_data import (
     Bisection,
     CostByPrice,
@@ -53,7 +52,6 @@ MIN_LEAD = 0.025
 MIN_LEVEL_TWO_SHARE, MAX_DEVIATION, NEGLIGIBLE = 0.03, 0.05, 0.001
 NINE_TENTHS, HALF = 0.9, 0.5
 MIN_SPENT_SHARE, MAX_CELL = 0.95, 0.1
-BASELINES = ("fixed", "random", HEURISTIC)
 
 
 @dataclass(frozen=True)
@@ -304,21 +302,6 @@ def judge_adjacent_mistakes(data: ExhibitData) -> Judgement:
     ablation: Ablation = data["ablation"]
     paper, held_out = ablation.adjacent_share[BY_ROW], ablation.adjacent_share[BY_QUESTION]
     return Judgement(percent(paper), percent(held_out), decide(held_out > HALF))
-
-
-def judge_dominance(data: ExhibitData) -> Judgement:
-    """Judge whether the router is above every baseline at every budget of the grid."""
-    frontiers: Frontiers = data["pareto"]
-    router = frontiers.paper["router"]
-    paper = min(
-        float((router.accuracy - frontiers.paper[name].accuracy)[1:].min()) for name in BASELINES
-    )
-    own, mixture = frontiers.held_out["router"], frontiers.held_out["mixture"]
-    if len(own.budget) < 2:  # noqa: PLR2004 - there is no budget above the smallest
-        raise NotMeasurable("half of the samples are enough for level 1 only")
-    lead = own.accuracy - np.interp(own.cost, mixture.cost, mixture.accuracy)
-    held_out = float(lead[1:].min())
-    return Judgement(points(paper), points(held_out), decide(held_out > 0))
 
 
 def judge_heat_map(data: ExhibitData) -> Judgement:

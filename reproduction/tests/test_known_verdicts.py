@@ -22,8 +22,6 @@ from reproduction.classifier_ablation import BY_QUESTION, BY_ROW, Ablation, Tria
 from reproduction.comparison import (
     FIGURE_13,
     HEAT_MAP_BUDGETS,
-    BudgetCurve,
-    Frontiers,
     GapTable,
     HeatMap,
     MainTable,
@@ -86,15 +84,6 @@ def make_gap(**changed: float) -> GapTable:
     own = {f"{name.replace('_', ' ')} (held out)": value for name, value in changed.items()}
     costs = [{"cost (paper)": b - 0.1, "cost as trained (held out)": b - 0.2} for b in BUDGETS]
     return GapTable([{"B": b, **c, **row, **own} for b, c in zip(BUDGETS, costs, strict=True)])
-
-
-def make_frontiers(router: list[float], mixture: list[float], spent: float = 1.0) -> Frontiers:
-    """Return frontiers at budgets 1, 2, 4 and 8; uniform policies are the mixture."""
-    budget = np.array([1.0, 2.0, 4.0, 8.0])
-    own, other = BudgetCurve(budget, budget, np.array(router)), np.array(mixture)
-    uniform = BudgetCurve(budget, spent * budget, other)
-    paper = dict.fromkeys(("fixed", "random", "paper-heuristic"), uniform) | {"router": own}
-    return Frontiers(paper, {"router": own, "mixture": BudgetCurve(budget, budget, other)})
 
 
 def make_heat_map(oracle: list[list[list[float]]], router: list[list[list[float]]]) -> HeatMap:
@@ -289,7 +278,6 @@ def make_run() -> dict[str, Any]:
     return {
         "main": make_main(),
         "gap": make_gap(),
-        "pareto": make_frontiers([0.5, 0.56, 0.57, 0.57], [0.5, 0.5, 0.5, 0.5]),
         "heat-map": make_heat_map(ORACLE_SHARES, ROUTER_SHARES),
         "ablation": make_ablation(),
         "efficiency": make_efficiency(LEARNING),
@@ -351,7 +339,6 @@ FAILING: dict[Judge, Data] = {
     },
     verdicts.judge_mean_bound: {"ablation": make_ablation(svm={"oracle_gap": 0.11})},
     verdicts.judge_adjacent_mistakes: {"ablation": make_ablation(adjacent_share=0.4)},
-    verdicts.judge_dominance: {"pareto": make_frontiers([0.5, 0.56, 0.49, 0.565], [0.5] * 4)},
     verdicts.judge_heat_map: router_heat([0.6, 0.25, 0.1, 0.05, 0.0]),
 }
 """The change of the synthetic run that makes each claim fail."""
@@ -375,7 +362,6 @@ FIGURES = {
     "judge_small_training_set": ("+2.5 points", "+2.5 points"),
     "judge_mean_bound": ("0.0 % of points above it", "0.0 % above the valid bound"),
     "judge_adjacent_mistakes": ("80.0 %", "70.0 %"),
-    "judge_dominance": ("+6.0 points", "+6.0 points"),
     "judge_heat_map": ("+5.0 points", "+5.0 points"),
 }
 """What each rule shows where its claim holds, by the paper's protocol and held out."""

@@ -67,7 +67,7 @@ def test_all_listed_files_exist(tmp_path: Path) -> None:
         assert (exhibit.caption in index) == (exhibit.name not in excluded)
         kinds = {p.suffix for p in paths if p.stem == exhibit.name and p.parent.name == "a-set_1"}
         assert kinds >= ({".svg", ".pdf"} if exhibit.draw else set())
-        assert kinds >= ({".csv", ".md", ".tex"} if exhibit.is_table else {".csv"})
+        assert kinds >= ({".csv", ".md"} if exhibit.is_table else {".csv"})
     with (tmp_path / "out" / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
     first, second = rows
@@ -92,7 +92,7 @@ def test_runs_are_only_compared_with_zero_full_runs(tmp_path: Path) -> None:
     assert row["static oracle (paper)"] >= row["mixture"]
 
 
-KINDS = ("csv", "md", "tex")
+KINDS = ("csv", "md")
 
 
 def test_small_run_is_excluded_with_the_reason(tmp_path: Path) -> None:

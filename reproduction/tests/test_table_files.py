@@ -6,7 +6,7 @@ import csv
 import io
 from pathlib import Path
 
-from reproduction.table_files import Row, save_table, to_csv, to_latex, to_markdown
+from reproduction.table_files import Row, save_table, to_csv, to_markdown
 
 ROWS: list[Row] = [
     {"policy": "a|b_c", "gain low": 0.00082, "gain high": 0.0071, "exact price": 0.00041, "n": 3},
@@ -42,19 +42,14 @@ def test_a_column_of_small_numbers_keeps_its_digits() -> None:
 
 
 def test_every_format_has_the_same_rows(tmp_path: Path) -> None:
-    paths = save_table(ROWS, tmp_path / "main", caption="5 % of it")
-    assert [path.name for path in paths] == ["main.csv", "main.md", "main.tex"]
+    paths = save_table(ROWS, tmp_path / "main")
+    assert [path.name for path in paths] == ["main.csv", "main.md"]
     read = list(csv.DictReader(io.StringIO(paths[0].read_text(encoding="utf-8"))))
     assert [float(row["gain low"]) for row in read] == [row["gain low"] for row in ROWS]
     assert read[0]["policy"] == "a|b_c"
     assert r"a\|b\_c" in paths[1].read_text(encoding="utf-8")
-    latex = paths[2].read_text(encoding="utf-8")
-    assert r"50\% \& more" in latex
-    assert r"\caption{5 \% of it}" in latex
-    assert r"\label{tab:main}" in latex
 
 
 def test_no_rows_give_an_empty_table() -> None:
     assert to_csv([]) == "\n"
     assert to_markdown([]).count("\n") == 2
-    assert to_latex([], caption="", label="x").startswith(r"\begin{table}")
