@@ -135,11 +135,11 @@ def router_to_spec(policy: RouterPolicy) -> PolicySpec:
 def router_from_spec(spec: PolicySpec) -> RouterPolicy:
     """Build the policy from plain data; raise BundleError unless every walk of its trees ends."""
     schedule = PriceSchedule(read_numbers(spec.content["prices"]))
-    arrays: list[dict[str, Any]] = [{} for _ in schedule.prices]
+    arrays: dict[str, dict[str, Any]] = {str(i): {} for i in range(len(schedule.prices))}
     for key, array in unpack_tables(spec.files[TABLES]).items():
         number, _, name = key.partition("_")
-        if number not in map(str, range(len(arrays))):
+        if number not in arrays:
             raise BundleError(f"the policy has {len(arrays)} prices, and trees for another")
-        arrays[int(number)][name] = array
-    models = tuple(from_arrays(one, len(spec.levels)) for one in arrays)
+        arrays[number][name] = array
+    models = tuple(from_arrays(one, len(spec.levels)) for one in arrays.values())
     return RouterPolicy(spec.levels, models, schedule)
