@@ -299,16 +299,12 @@ def report_on(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return report
 
 
-@pytest.mark.parametrize(
-    ("types", "verdict", "part"),
-    [("hopeless", "no gain", "use 2 samples"), ("easy", "inconclusive", "60 questions")],
-)
 def test_without_a_gain_the_page_does_not_serve_the_policy(
-    report_on: Callable[..., dict[str, Any]], tmp_path: Path, types: str, verdict: str, part: str
+    report_on: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    result = report_on(60, types)
-    assert result["verdict"] == verdict
-    assert part in result["sentence"]
+    result = report_on(60, "hopeless")
+    assert result["verdict"] == "no gain"
+    assert "use 2 samples" in result["sentence"]
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert result["sentence"] in page
     assert "use 2 samples" in page
