@@ -31,7 +31,7 @@ from adacompute.features.text import extract_features
 from adacompute.options.main import BatchOptions
 from adacompute.policies.bundles.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.router import RouterTraining, fit_router
-from adacompute.stages.batch_plan import plan_questions
+from adacompute.stages.batch import plan_questions
 
 COST = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 FILE_ROWS = 250_000

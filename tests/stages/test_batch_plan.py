@@ -14,7 +14,7 @@ from adacompute.core.progress import no_progress
 from adacompute.datasets.example import locate_bundle
 from adacompute.options.main import BatchOptions
 from adacompute.policies.bundles.bundle import Bundle, load_bundle
-from adacompute.stages.batch_plan import plan_questions
+from adacompute.stages.batch import plan_questions
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from adacompute.cli.output import (
     show,
 )
 from adacompute.core.errors import needs_extra
-from adacompute.options.main import CollectOptions, ServeOptions
+from adacompute.options.main import BatchOptions, CollectOptions, ServeOptions
 
 Result = dict[str, Any]
 
@@ -54,6 +54,19 @@ def collect(
     if missing := describe_missing(result):
         click.echo(f"adacompute: {missing}: run the same command again", err=True)
         sys.exit(1)
+
+
+QUESTIONS = click.argument("questions", nargs=-1, required=True, metavar="QUESTIONS...")
+
+
+@command("batch", BatchOptions, QUESTIONS)
+def batch(*, questions: tuple[str, ...], options: BatchOptions, as_json: bool) -> None:
+    """Answer questions."""
+    from adacompute.stages.batch import run_batch
+
+    with progress("Batch") as report:
+        result = run_batch(questions, options=options, progress=report)
+    show(result, _print_batch_plan if options.plan_only else _print_batch, as_json=as_json)
 
 
 @command("serve", ServeOptions)
@@ -211,3 +224,42 @@ def _print_upstreams(upstreams: list[Result]) -> None:
         for row in upstreams
     ]
     print_rows("Upstreams", rows)
+
+
+def _print_batch_plan(result: Result) -> None:
+    """Print what a batch would do."""
+    unit = result["unit"]
+    print_values(
+        "Plan",
+        {
+            "Questions": result["questions"],
+            "Total": format_amount(result["total"], unit),
+            "Price": result["price"],
+            "Expected cost": format_amount(result["expected_cost"], unit),
+            "First decisions": format_value(result["out"]),
+        },
+    )
+
+
+def _print_batch(result: Result) -> None:
+    """Print what a batch did."""
+    unit, unsure = result["unit"], {}
+    if result["unsure"] is not None:
+        unsure = {"Not sure": f"{result['unsure']:,}, in {result['unsure_answers']}"}
+    print_values(
+        "Batch",
+        {
+            "Questions": result["questions"],
+            "Samples": result["samples"],
+            "Total": format_amount(result["total"], unit),
+            "Cost": format_amount(result["cost"], unit),
+            "Lost in crashes": format_amount(result["lost_cost"], unit),
+            "Expected cost": format_amount(result["expected_cost"], unit),
+            "Answered": result["answered"],
+            "Stopped by the total": result["limited"],
+            "Without an answer": result["unanswered"],
+            "Errors": result["error"],
+            "Answers": format_value(result["answers"]),
+            **unsure,
+        },
+    )

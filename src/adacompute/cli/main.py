@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from adacompute.cli import batch, live, pipeline, spending
+from adacompute.cli import live, pipeline, spending
 from adacompute.cli.definition import format_help
 from adacompute.cli.output import fail
 from adacompute.core.errors import AdaComputeError, ConfigError
@@ -74,7 +74,7 @@ spend.add_command(spending.spend, SUM)
 spend.add_command(spending.caps)
 for command in (
     *(pipeline.fit, pipeline.evaluate, pipeline.report, pipeline.solve),
-    *(live.collect, batch.batch, live.serve, spend),
+    *(live.collect, live.batch, live.serve, spend),
 ):
     cli.add_command(command)
 
