@@ -177,7 +177,7 @@ def test_more_samples_than_are_recorded_are_said_and_do_not_fail(log: Path, tmp_
         ({"today": TodayOptions("high:5")}, "--today high:5 needs grades"),
         ({"today": TodayOptions("0")}, "from 1, .*'0'"),
         ({"today": TodayOptions("5"), "budget": 2.0}, "budget needs grades"),
-        ({"today": TodayOptions("5"), "policy": "retry"}, "policy needs grades"),
+        ({"today": TodayOptions("5"), "policy": "decided-votes"}, "policy needs grades"),
         (
             {"today": TodayOptions("5"), "tie_break": "logprob"},
             "tie-break needs grades",
