@@ -98,7 +98,7 @@ def _read(path: Path, names: list[str]) -> Iterator[pa.Table]:
 
 def _stream(path: Path, names: list[str]) -> Iterator[pa.Table]:
     """Yield the rows of a Parquet file, some at a time."""
-    with pq.ParquetFile(path, memory_map=True, buffer_size=BUFFER_BYTES) as document:
+    with pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as document:
         for batch in document.iter_batches(BLOCK_ROWS, columns=names):
             yield _cast(pa.table(batch), names)
 
