@@ -26,12 +26,10 @@ class SpendComparison:
     """
 
     n_served: int = 0
-    n_rows: int = 0
     n_exact: int = 0
     n_flagged: int = 0
     served_tokens: int = 0
     charged_tokens: int = 0
-    exact_tokens: int = 0
     flagged_excess: int = 0
     missing: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -64,13 +62,11 @@ def _compare_request(
     flagged = [_tokens(row) for row in rows if row["is_estimated"]]
     exact = Counter(_tokens(row) for row in rows if not row["is_estimated"])
     was_served = Counter(_tokens(call) for call in calls)
-    found.n_rows += len(rows)
     found.n_served += len(calls)
     found.n_flagged += len(flagged)
     found.n_exact += sum(exact.values())
     found.served_tokens += _sum(was_served.elements())
     found.charged_tokens += _sum(flagged) + _sum(exact.elements())
-    found.exact_tokens += _sum(exact.elements())
     unserved = exact - was_served
     if any(tokens != (0, 0) for tokens in unserved):  # a call that was not sent costs nothing
         found.wrong.append(request)

@@ -7,10 +7,6 @@ from adacompute.core.states import StateMeasure, measure_counts
 
 
 def measure_states(answers: Answers, max_samples: int) -> StateMeasure:
-    """Measure the states of up to ``max_samples`` samples, over all subsets of recorded samples.
-
-    Ties are broken uniformly. An answer class counts as correct in proportion to the share of its
-    samples that are. The result takes 54 kB per question.
-    """
+    """Measure the states of up to ``max_samples`` samples, over all subsets of recorded samples."""
     counts, kind = answers.count_kinds()
     return measure_counts(counts, max_samples).map(lambda table: table[:, kind])
