@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from adacompute.storage.manifest import (
 from adacompute.storage.regular_files import check_regular, read_table, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 SAMPLES = "samples.parquet"
@@ -130,10 +129,9 @@ class Run:
         arguments: dict[str, Any],
         names: Sequence[str],
         result: dict[str, Any],
-        inputs: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Write the manifest of a stage that has already written its artifacts."""
-        self._write_manifest(stage, arguments, dict(inputs), self.hashes(names), result)
+        self._write_manifest(stage, arguments, {}, self.hashes(names), result)
 
     def _write_manifest(
         self,
