@@ -54,11 +54,8 @@ class RecordedServer(RandomServer):
             for name, samples in rows.items()
         }
 
-    async def post_bytes(
-        self, path: str, body: bytes, *, tracker: CallTracker, key: int
-    ) -> ParsedReply:
+    async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker) -> ParsedReply:
         """Answer with the next sample of the question."""
-        del key
         call = await tracker.start(path, body, 1)
         await asyncio.sleep(0)
         question = json.loads(body)["messages"][-1]["content"]

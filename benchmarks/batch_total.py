@@ -53,11 +53,8 @@ class RandomServer:
     ) -> None:
         return None
 
-    async def post_bytes(
-        self, path: str, body: bytes, *, tracker: CallTracker, key: int
-    ) -> ParsedReply:
+    async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker) -> ParsedReply:
         """Answer a request after a random number of turns of the event loop."""
-        del key
         call = await tracker.start(path, body, 1)
         for _ in range(self._rng.randrange(4)):
             await asyncio.sleep(0)

@@ -319,10 +319,9 @@ class RecordedUpstream(Upstream):
         stream: bool = False,
         headers: Mapping[str, str] | None = None,
         tracker: CallTracker | None = None,
-        key: int | None = None,
     ) -> Reply:
         """Answer at once, and report the usage."""
-        del stream, headers, key
+        del stream, headers
         call = await (tracker or UNTRACKED).start(path, body, 1)
         document = self._recorded.answer(body)
         samples = tuple(parse_samples(document, usage_counts=CAPABLE.usage))

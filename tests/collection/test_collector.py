@@ -58,8 +58,7 @@ class Scripted:
     seeds: list[int] = field(default_factory=list)
     capabilities: Capabilities = field(default_factory=Capabilities)
 
-    async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker, key: int) -> Reply:
-        del key
+    async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker) -> Reply:
         asked = json.loads(body)
         assert (path, asked["max_tokens"]) == ("chat/completions", 10)
         count, seed = asked.get("n", 1), asked["seed"]
@@ -167,10 +166,10 @@ def costs(path: Path) -> Mapping[str, int]:
 class Busy(Scripted):
     """A server that is busy at the first attempt at every sample."""
 
-    async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker, key: int) -> Reply:
+    async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker) -> Reply:
         first = json.loads(body)["seed"] not in self.seeds
         self.plan = lambda _, count: RateLimited("busy") if first else count
-        return await super().post_bytes(path, body, tracker=tracker, key=key)
+        return await super().post_bytes(path, body, tracker=tracker)
 
 
 def complete(samples: Stored, questions: int, n_samples: int) -> bool:
@@ -247,11 +246,9 @@ def test_a_question_that_fails_does_not_stop_others(tmp_path: Path) -> None:
         return lambda _, count: ModelError("down") if b'text 3"' in body else count
 
     class Partly(Scripted):
-        async def post_bytes(
-            self, path: str, body: bytes, *, tracker: CallTracker, key: int
-        ) -> Reply:
+        async def post_bytes(self, path: str, body: bytes, *, tracker: CallTracker) -> Reply:
             self.plan = plan(body)
-            return await super().post_bytes(path, body, tracker=tracker, key=key)
+            return await super().post_bytes(path, body, tracker=tracker)
 
     model = Partly(waits=lambda _: 0.05)
     result, samples = collect(tmp_path, model, questions=100, patience_s=0.6)

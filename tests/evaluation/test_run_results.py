@@ -200,7 +200,7 @@ def test_report_takes_all_that_fit_was_given(
     expected = json.loads((tmp_path / "bundle" / "run" / "report.json").read_text())
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    none: dict[str, Any] = {"price_as": {}, "unit": None, "seed": None}
+    none: dict[str, Any] = {"price_as": {}, "unit": None}
     result = report_run(tmp_path / "bundle" / "run", out=tmp_path / "page.html", **none)
     assert (result["policy"], result["unit"], result["budget"]) == (
         "decided-votes",
