@@ -12,7 +12,10 @@ from click.testing import CliRunner
 
 from adacompute.cli.main import cli
 from adacompute.datasets.example import find_example
+from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.stages.import_samples import import_samples
+from adacompute.stages.inputs import read_pool
+from adacompute.storage.store import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -45,7 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 CASES = [
-    pytest.param("retry", "tokens"),
+    pytest.param("adaptive-consistency", "tokens"),
     pytest.param("sequential", "samples", marks=pytest.mark.slow),
     pytest.param("sequential", "money", marks=pytest.mark.nightly),
 ]
@@ -76,8 +79,8 @@ def compare_commands(run: Path, place: Path, policy: str, costs: tuple[object, .
     scores = run_command(
         "evaluate", run, "--policies", policy, "--budgets", budget, "--levels", "1,2,4,8,16", *costs
     )
-    run_command("research", "train", run, "--policy", policy, "--out", bundle, *costs)
-    calibrated = run_command("research", "calibrate", run, "--bundle", bundle, "--budget", budget)
+    fit = ("--config", f"policy={policy}", "--budget", budget, "--out", bundle)
+    calibrated = run_command("fit", run, *fit, *costs)
     page = ("--policy", policy, "--config", "policies=retry", "--out", place / "page.html")
     reported = run_command("report", run, "--budget", budget, *page, *costs)
     document = json.loads((run / "report.json").read_text(encoding="utf-8"))
@@ -93,7 +96,9 @@ def compare_commands(run: Path, place: Path, policy: str, costs: tuple[object, .
     assert calibrated["gain_low"] < calibrated["gain"] < calibrated["gain_high"]
 
 
-def sample_cost(run: Path, costs: tuple[object, ...]) -> float:
+def sample_cost(run: Path, costs: tuple[Any, ...]) -> float:
     """Return the mean cost of one sample."""
-    levels = run_command("research", "estimate", run, "--levels", "1", *costs)["levels"]
-    return float(levels[0]["cost"])
+    known = dict(zip(costs[::2], costs[1::2], strict=True))
+    unit, prices = known.get("--unit", "samples"), known.get("--token-prices")
+    model = CostModel(unit, prices and read_token_prices(prices, [unit], None, run=run))
+    return float(read_pool(Run(run), costs=model).equalise().mean_sample_cost().mean())
