@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,10 +21,12 @@ pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 from adacompute.models.capabilities_cache import cache_path, save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.spending.token_prices import NANO
-from adacompute.storage.paid_samples import LOST, PaidTotals, sum_payments
+from adacompute.storage.paid_samples import LOST, PaidTotals, read_payments, sum_payments
 from adacompute.storage.store import Run
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 from test_support.arithmetic import generate_problems
+
+KILLS = int(os.environ.get("ADACOMPUTE_KILLS", "6"))
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +103,43 @@ def test_a_collection_goes_on_with_more_samples(tmp_path: Path) -> None:
         code, more, _ = collect(questions, run, fake, "--samples", "12")
         assert (code, more["new_samples"], more["samples"]) == (0, 96, 288)
     assert len(set(samples(run))) == 288
+
+
+@pytest.mark.slow
+def test_random_kills_lose_no_stored_sample_and_repeat_none(tmp_path: Path) -> None:
+    count, run, dice = 8 + 4 * KILLS, tmp_path / "run", random.Random(5)
+    questions, wanted = write_questions(tmp_path, count), 25 * count
+    prices = ("--token-prices", str(write_prices(tmp_path)))
+    with serve_fake(FakeSettings(latency_s=0.15, n="ignored")) as fake:
+        more = ("--samples", "25", "--config", "concurrency=8", *prices)
+        save_cached(cache_path(), fake.base_url, "fake", Capabilities(), ttl_s=3600)  # no probes
+        for _ in range(KILLS):
+            calls, before = fake.stats()["calls"], stored_rows(run)
+            process = subprocess.Popen(command(questions, run, fake, *more), stderr=subprocess.PIPE)
+            while fake.stats()["calls"] == calls:
+                time.sleep(0.01)
+            time.sleep(dice.uniform(0.0, 1.5))
+            assert process.poll() is None, "killed in the middle"
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            assert stored_rows(run)[: len(before)] == before
+        code, arm, error = collect(questions, run, fake, *more)
+        assert (code, arm["samples"], error) == (0, wanted, "")
+        billed = sum(fake.stats()[name] for name in ("choices", "cancelled"))
+    assert arm["new_samples"] != 0, "the last kill left something to do"
+    assert len(samples(run)) == len(set(samples(run))) == wanted
+    totals = paid(run)
+    lost = totals.counts[LOST]
+    print(f"{KILLS} kills: {wanted} samples, {billed} billed, {lost} lost")  # noqa: T201
+    assert totals.samples == wanted
+    assert wanted <= billed <= wanted + lost
+    assert round(totals.spent / NANO / 0.01) == wanted + lost
+    # Those of a second that are not stored yet, and those under way.
+    assert lost <= KILLS * (8 / 0.15 + 3 * 8)
+
+
+def stored_rows(run: Path) -> list[tuple[int, int, str]]:
+    return [(one.position, one.number, one.kind) for one in read_payments(run / "paid/segments")]
 
 
 @pytest.mark.slow
@@ -239,6 +280,40 @@ def test_arms_are_tables_of_a_file_of_options(tmp_path: Path) -> None:
         "{question}",
         "Think. {question}",
     )
+
+
+@pytest.mark.parametrize("kind", [(), ("--config", "completion=true")])
+def test_log_probabilities_of_the_answer_are_recorded(
+    tmp_path: Path, kind: tuple[str, ...]
+) -> None:
+    questions, run = write_questions(tmp_path, 4), tmp_path / "run"
+    with serve_fake(FakeSettings()) as fake:
+        assert collect(questions, run, fake, "--samples", "3", *kind)[0] == 0
+    for row in pq.read_table(run / "samples.parquet").to_pylist():
+        # The fake's tokens are words, such as " 42.", with a log-probability by their length.
+        assert row["answer_logprob"] == pytest.approx(-0.1 * len(f" {row['answer']}."))
+        assert row["min_logprob_window"] <= row["mean_logprob"] + 1e-6
+        assert None not in (row["completion_tokens"], row["reasoning_tokens"], row["latency_s"])
+        assert row["finish_reason"] == "stop"
+
+
+def test_servers_without_log_probabilities_leave_them_null(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 2), tmp_path / "run"
+    with serve_fake(FakeSettings(logprobs=False)) as fake:
+        assert collect(questions, run, fake, "--samples", "2")[0] == 0
+    table = pq.read_table(run / "samples.parquet")
+    for name in ("mean_logprob", "min_logprob_window", "answer_logprob"):
+        assert table[name].null_count == 4
+
+
+def test_imported_run_is_refused(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 3), tmp_path / "run"
+    run.mkdir()
+    (run / "samples.parquet").write_bytes(b"paid for")
+    with serve_fake(FakeSettings()) as fake:
+        code, _, error = collect(questions, run, fake)
+    assert (code, (run / "samples.parquet").read_bytes()) == (1, b"paid for")
+    assert "holds imported samples" in error
 
 
 def test_samples_with_other_settings_are_refused(tmp_path: Path) -> None:
