@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
-from adacompute.cli.main import cli
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.stages.import_samples import import_samples
 from adacompute.storage.store import Run
 
 Rows = Sequence[Mapping[str, Any]]
@@ -43,53 +43,53 @@ def write_lines(path: Path, rows: Rows) -> Path:
     return path
 
 
-def run_import(path: Path, *options: str) -> Result:
-    run = path.with_name("run")
-    command = ["research", "import", str(path), "--run", str(run), *options]
-    return CliRunner().invoke(cli, command)
+def read_file(path: Path, **options: Any) -> dict[str, Any]:
+    """Read a file as ``fit`` does, and return the counts."""
+    return import_samples(path, path.with_name("run"), **options)
 
 
-def read(path: Path, *options: str) -> tuple[list[Any], str]:
-    """Import a file; return texts, answers and grades of its samples, and what was guessed."""
-    done = run_import(path, *options)
-    assert done.exit_code == 0, done.stderr
+def read(path: Path, caplog: pytest.LogCaptureFixture, **options: Any) -> tuple[list[Any], str]:
+    """Read a file; return texts, answers and grades of its samples, and what was guessed."""
+    with caplog.at_level(logging.INFO, "adacompute.datasets.layout"):
+        caplog.clear()
+        read_file(path, **options)
     samples = Run(path.with_name("run")).samples()
     assert samples["sample"].to_pylist() == [0, 1, 2] * 2
     names = ("question", "answer", "correct")
-    return [samples[name].to_pylist() for name in names], done.stderr
+    return [samples[name].to_pylist() for name in names], "\n".join(caplog.messages)
 
 
-def refusal(path: Path, *options: str) -> str:
+def refusal(path: Path, **options: Any) -> str:
     """Return the sentence in which a file is refused."""
-    error = run_import(path, *options).exception
-    assert isinstance(error, DataError)
-    assert "\n" not in str(error)
-    return str(error)
+    with pytest.raises(DataError) as error:
+        read_file(path, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 TEXTS = [row["text"] for row in LONG]
 EXPECTED = [TEXTS, [row["answer"] for row in LONG], GRADES]
 
 
-def test_other_names(tmp_path: Path) -> None:
+def test_other_names(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     names = {"text": "Asked", "answer": "modelAnswer", "correct": "is_right"}
     rows = [{names[name]: value for name, value in row.items()} for row in LONG]
     path = write_csv(tmp_path / "x.csv", rows)
     assert "(question_id)" not in refusal(path)
-    found, said = read(path, "--columns", "question=Asked")
+    found, said = read(path, caplog, columns={"question": "Asked"})
     assert found == EXPECTED
     assert len(said.splitlines()) == 1
     for guess in ("answer=modelAnswer", "correct=is_right", "order of the rows"):
         assert guess in said
 
 
-def test_wide_columns(tmp_path: Path) -> None:
+def test_wide_columns(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     rows = [
         {"prompt": text, **{f"response_{i}": f"= {own}" for i, own in enumerate(answers, 1)}}
         for text, answers in ANSWERS.items()
     ]
     rows = [{**row, "label": QUESTIONS[row["prompt"]]} for row in rows]
-    found, said = read(write_csv(tmp_path / "x.csv", rows), "--grader", "numeric")
+    found, said = read(write_csv(tmp_path / "x.csv", rows), caplog, grader="numeric")
     assert found == EXPECTED
     assert "completion=response_1…response_3" in said
 
@@ -99,12 +99,11 @@ def test_wide_columns_of_grades_end_with_the_last_sample(tmp_path: Path) -> None
         {"question": "a?", "answer_1": "2", "correct_1": "1", "answer_2": "3", "correct_2": "0"},
         {"question": "b?", "answer_1": "5", "correct_1": "1", "answer_2": "", "correct_2": ""},
     ]
-    done = run_import(write_csv(tmp_path / "x.csv", rows), "--json")
-    assert json.loads(done.stdout)["samples"] == 3
+    assert read_file(write_csv(tmp_path / "x.csv", rows))["samples"] == 3
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv", "json"])
-def test_wide_lists(tmp_path: Path, ending: str) -> None:
+def test_wide_lists(caplog: pytest.LogCaptureFixture, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"x.{ending}"
     rows: list[dict[str, Any]] = [
         {"question": text, "answers": answers, "is_correct": [own == gold for own in answers]}
@@ -121,7 +120,7 @@ def test_wide_lists(tmp_path: Path, ending: str) -> None:
         path.write_text(json.dumps(rows))
     else:
         write_lines(path, rows)
-    assert read(path)[0] == EXPECTED
+    assert read(path, caplog)[0] == EXPECTED
 
 
 def test_lists_of_different_lengths_are_refused(tmp_path: Path) -> None:
@@ -141,31 +140,33 @@ def test_missing_columns_are_named_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [("yes", "no"), ("TRUE", "FALSE"), ("1", "0"), ("Yes ", "No")])
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_grades_in_words(tmp_path: Path, words: tuple[str, str], ending: str) -> None:
+def test_grades_in_words(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, words: tuple[str, str], ending: str
+) -> None:
     rows = [{**row, "correct": words[0] if row["correct"] else words[1]} for row in LONG]
     path = tmp_path / f"x.{ending}"
     if ending == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     else:
         (write_csv if ending == "csv" else write_lines)(path, rows)
-    assert read(path)[0] == EXPECTED
+    assert read(path, caplog)[0] == EXPECTED
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_compressed_files(tmp_path: Path, ending: str) -> None:
+def test_compressed_files(caplog: pytest.LogCaptureFixture, tmp_path: Path, ending: str) -> None:
     plain = (write_csv if ending == "csv" else write_lines)(tmp_path / "plain", LONG)
     path = tmp_path / f"x.{ending}.gz"
     path.write_bytes(gzip.compress(plain.read_bytes()))
-    assert read(path)[0] == EXPECTED
+    assert read(path, caplog)[0] == EXPECTED
     path.write_bytes(path.read_bytes()[:-12])
     assert "cannot be read" in refusal(path)
 
 
-def test_mixed_types(tmp_path: Path) -> None:
+def test_mixed_types(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [dict(row) for row in LONG]
     rows[0] |= {"answer": 2, "correct": "yes"}
     rows[1] |= {"correct": 0}
-    assert read(write_lines(tmp_path / "x.jsonl", rows))[0] == EXPECTED
+    assert read(write_lines(tmp_path / "x.jsonl", rows), caplog)[0] == EXPECTED
     rows[4] |= {"correct": "perhaps"}
     assert "line 5: 'correct' is 'perhaps'" in refusal(write_lines(tmp_path / "y.jsonl", rows))
 
@@ -180,7 +181,9 @@ def test_two_problems_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("is_last", [True, False])
-def test_chat_messages(tmp_path: Path, ending: str, *, is_last: bool) -> None:
+def test_chat_messages(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, ending: str, *, is_last: bool
+) -> None:
     rows: list[dict[str, Any]] = []
     for i, row in enumerate(LONG):
         said = [
@@ -201,7 +204,7 @@ def test_chat_messages(tmp_path: Path, ending: str, *, is_last: bool) -> None:
     else:
         write_lines(path, rows)
     assert "--grader" in refusal(path)
-    found, guessed = read(path, "--grader", "numeric")
+    found, guessed = read(path, caplog, grader="numeric")
     assert found == EXPECTED
     assert "question=messages" in guessed
 
@@ -213,7 +216,6 @@ def test_a_chat_without_a_user_is_named(tmp_path: Path) -> None:
 
 def test_unknown_and_absent_columns_are_refused(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "x.csv", LONG)
-    unknown = run_import(path, "--columns", "verdict=correct")
-    assert isinstance(unknown.exception, ConfigError)
-    assert run_import(path, "--columns", "correct").exit_code == 2
-    assert "no column 'right'" in refusal(path, "--columns", "correct=right")
+    with pytest.raises(ConfigError):
+        read_file(path, columns={"verdict": "correct"})
+    assert "no column 'right'" in refusal(path, columns={"correct": "right"})
