@@ -49,7 +49,6 @@ base_url = "{base_url}"
 port = {port}
 probe = false
 log_level = "warning"
-body_timeout_s = 10
 bearer_tokens = ["{key}"]
 [serve.models.fake]
 bundle = "policy"

@@ -44,7 +44,7 @@ def contains_words(message: str, words: str) -> bool:
 
 
 WRONG = {
-    "unknown": ([GOOD, "portt = 1"], "serve 'portt' base_url body_timeout_s"),
+    "unknown": ([GOOD, "portt = 1"], "serve 'portt' base_url decision_log"),
     "unknown-in-model": ([GOOD, MODEL, "budge = 1"], "models.m 'budge'"),
     "bad-decision-log": ([GOOD, 'decision_log = "text"'], "decision_log none answers texts 'text'"),
     "text-for-port": ([GOOD, 'port = "8000"'], "serve.port int '8000'"),
@@ -53,8 +53,8 @@ WRONG = {
     "fraction": ([GOOD, "workers = 1.5"], "serve.workers int 1.5"),
     "number-for-flag": ([GOOD, "forward_key = 1"], "serve.forward_key bool 1"),
     "list-for-host": ([GOOD, "host = []"], "serve.host str []"),
-    "date": ([GOOD, "body_timeout_s = 2026-01-01"], "serve.body_timeout_s float"),
-    "zero": ([GOOD, "body_timeout_s = 0"], "body_timeout_s above 0 0.0"),
+    "date": ([GOOD, "drain_s = 2026-01-01"], "serve.drain_s float"),
+    "zero": ([GOOD, "drain_s = 0"], "drain_s above 0 0.0"),
     "endless": ([GOOD, "max_body_mb = inf"], "max_body_mb above 0 inf"),
     "no-number": ([GOOD, "drain_s = nan"], "drain_s above 0 nan"),
     "no-delay": ([GOOD, "shutdown_delay_s = -1"], "shutdown_delay_s 0 -1"),
@@ -228,7 +228,7 @@ def test_check_lists_limits_directories_and_what_the_probe_costs(policies: Path)
     cache = {"XDG_CACHE_HOME": str(policies / "empty")}
     told = json.loads(check(path, "--check", "--json", **cache).stdout)
     assert told["needs_token"] is True
-    assert (told["limits"]["max_output_tokens"], told["limits"]["body_timeout_s"]) == (50, 30.0)
+    assert told["limits"]["max_output_tokens"] == 50
     assert told["models"][0]["limits"] == {"max_samples": 8}
     found = {one["name"]: (one["directory"], one["is_writable"]) for one in told["directories"]}
     assert found["state"] == (str(policies.resolve() / "state"), True)

@@ -14,11 +14,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from adacompute.gateway import gateway as gateway_module
 from adacompute.gateway.connection.exchange import Receive, Scope, Send
 from adacompute.gateway.forwarding.passthrough import MAX_BUFFERED
 from adacompute.gateway.forwarding.usage_reader import DECOMPRESSED_CHUNK, MAX_KEPT, UsageReader
@@ -74,14 +76,13 @@ def strict(upstream: ScriptedServer, policies: Path) -> Iterator[int]:
             "upstream_api_key": UPSTREAM,
             "bearer_tokens": [CLIENT, "ab0123456789" * 5],
             "max_body_mb": LIMIT / 1e6,
-            "body_timeout_s": BODY_S,
             "max_attempts": 1,
             "allowed_paths": ["* /v1/*"],
             "probe": False,
             "models": {"thrifty": model},
         }
     )
-    with serve_gateway(config) as port:
+    with mock.patch.object(gateway_module, "BODY_TIMEOUT_S", BODY_S), serve_gateway(config) as port:
         yield port
 
 

@@ -42,7 +42,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "pipelining": (400, "too many requests are pipelined on one connection"),
     "unread_body": (400, "the body goes on after the reply"),
     "invalid_method": (405, "the method is not supported"),
-    "slow": (408, "the body did not arrive within ``body_timeout_s``"),
+    "slow": (408, "the body did not arrive within 30 s"),
     "too_large": (413, "the body is larger than ``max_body_mb``, or has more than 4,096 fields"),
     "cap_reached": (429, "a cap is spent until the end of its period"),
     "cap_unavailable": (429, "a cap cannot be checked now; try again"),

@@ -66,6 +66,9 @@ from adacompute.spending.attempts import CallBound
 from adacompute.spending.registers import Register
 from adacompute.spending.token_prices import parse_token_prices
 
+BODY_TIMEOUT_S = 30.0
+"""Time in which the body of a request must arrive (408)."""
+
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST = 200, 400, 404, 499
 
@@ -100,7 +103,7 @@ class Gateway:
         self._stack = AsyncExitStack()
         self._upstreams = Upstreams(config, self.account, self._stack)
         self._voting: dict[str, Voting] = {}
-        self._grading = GradingQueues(config, self.account.metrics)
+        self._grading = GradingQueues(self.account.metrics)
 
     async def __aenter__(self) -> Self:
         config = self.config
@@ -207,7 +210,7 @@ class Gateway:
             await self.reject(exchange, *rejection)
             return
         max_bytes = int(self.config.max_body_mb * MB)
-        body = await exchange.read(max_bytes=max_bytes, timeout_s=self.config.body_timeout_s)
+        body = await exchange.read(max_bytes=max_bytes, timeout_s=BODY_TIMEOUT_S)
         with exchange.cancel_on_disconnect():
             budget = exchange.header(BUDGET_HEADER)
             coding = exchange.header("content-encoding") or "identity"

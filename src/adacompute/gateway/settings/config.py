@@ -34,7 +34,6 @@ from adacompute.gateway.settings.settings import (
     expand_variables,
 )
 from adacompute.models.messages import RetryPolicy, Timeouts, UpstreamKind
-from adacompute.sampling.grading import TIMEOUT_S
 from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register
 from adacompute.spending.sqlite_register import SqliteRegister
@@ -49,8 +48,6 @@ _POSITIVE = (
     "max_concurrency",
     "timeout_s",
     "first_byte_timeout_s",
-    "body_timeout_s",
-    "grader_timeout_s",
     "max_attempts",
     "drain_s",
     "keep_days",
@@ -112,10 +109,6 @@ class Config:
     """Time limit of a whole request, with all its calls and retries (504)."""
     first_byte_timeout_s: float = 120.0
     """Longest silence of the upstream in one call."""
-    body_timeout_s: float = 30.0
-    """Time in which the body of a request must arrive (408)."""
-    grader_timeout_s: float = TIMEOUT_S
-    """Time limit for grading a sample; after it the sample is unparsed."""
     max_attempts: int = 3
     """Attempts per call to the upstream."""
     shutdown_delay_s: float = 0.0

@@ -36,7 +36,7 @@ from adacompute.policies.bundles.bundle_checks import (
     check_verdict,
     make_today,
 )
-from adacompute.sampling.grading import Grading
+from adacompute.sampling.grading import TIMEOUT_S, Grading
 from adacompute.spending.token_prices import (
     TokenPriceList,
     find_token_prices,
@@ -90,7 +90,7 @@ def make_model(
         model=model,
         bundle=bundle,
         budget=given.budget,
-        grader=grader or load_grader(str(graded_by), timeout_s=config.grader_timeout_s),
+        grader=grader or load_grader(str(graded_by), timeout_s=TIMEOUT_S),
         max_rounds=bundle.max_rounds,
         max_output_tokens=given.max_output_tokens or config.max_output_tokens,
         deadline_s=given.deadline_s,
@@ -182,8 +182,7 @@ def describe_verdict(name: str, virtual: VirtualModel) -> str | None:
 class GradingQueues:
     """The queues of all graders of a gateway."""
 
-    def __init__(self, config: Config, metrics: Metrics) -> None:
-        self._config = config
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._queues: list[Grading] = []
 
@@ -191,11 +190,8 @@ class GradingQueues:
         """Return the queue of a grader; it is made when it is first asked for."""
         found = next((queue for queue in self._queues if queue.grader is grader), None)
         if found is None:
-            found = Grading(
-                grader,
-                timeout_s=self._config.grader_timeout_s,
-                on_failure=partial(self._metrics.count, "grader_failures_total", grader.name),
-            )
+            failed = partial(self._metrics.count, "grader_failures_total", grader.name)
+            found = Grading(grader, on_failure=failed)
             self._queues.append(found)
         return found
 
