@@ -25,7 +25,7 @@ from adacompute.models.templates import Template
 from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.bundles.arm_settings import ArmSettings
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
-from adacompute.policies.episode import FIRST_SEEN, LOGPROB, UNLIMITED_ROUNDS
+from adacompute.policies.episode import FIRST_SEEN, UNLIMITED_ROUNDS
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
@@ -78,14 +78,12 @@ class GoldenSet:
 VARIANTS = {
     **{name: Variant(name) for name in TRAINABLE},
     "sequential-two-rounds": Variant("sequential", max_rounds=2),
-    "sequential-logprob": Variant("sequential", tie_break=LOGPROB),
     "mixture-confidence": Variant("mixture", evidence=ALL_EVIDENCE),
     "sequential-confidence": Variant("sequential", evidence=ALL_EVIDENCE),
 }
 PLAIN = tuple(TRAINABLE)
 ROUNDS = ("sequential-two-rounds",)
 CONFIDENT = ("mixture-confidence", "sequential-confidence")
-LIKELY = ("sequential-logprob", *CONFIDENT)
 OVER_ARMS = ("mixture", "sequential", *CONFIDENT)
 SETS = {
     "example": GoldenSet(
@@ -95,7 +93,7 @@ SETS = {
         tuple(name for name in PLAIN if name != "router"),
     ),
     "arith110": GoldenSet(
-        DATA / "arith110.parquet", "numeric", (*PLAIN, *LIKELY), (*PLAIN, *LIKELY[1:])
+        DATA / "arith110.parquet", "numeric", (*PLAIN, *CONFIDENT), (*PLAIN, *CONFIDENT)
     ),
     "svamp144": GoldenSet(
         DATA / "svamp144.parquet",
