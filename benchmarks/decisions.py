@@ -104,7 +104,7 @@ def measure_questions(label: str, policy: SequentialPolicy, price: float) -> Non
             times.append(time.perf_counter_ns() - start)
             times = later
             for _ in range(one.target - len(one.answers)):
-                one.add(rng.choice(ANSWERS), None)
+                one.answers.append(rng.choice(ANSWERS))
                 if policy.arms:
                     one.arms.append(policy.arm_of_level(one.level))
                     one.evidence.add(rng.gauss(0, 1), rng.random())

@@ -70,7 +70,7 @@ def make_experiment(name: str, file: Path | None, seed: int) -> Experiment:
         prices = read_token_prices(costs.get("token_prices"), [costs["unit"]], None, run=run.path)
         model = CostModel(costs["unit"], prices)
         recorded = read_recorded(run)
-        pool = read_pool(run, costs=model, features="paper", tie_break="first").equalise()
+        pool = read_pool(run, costs=model, features="paper").equalise()
         budgets = BUDGETS if file is not None else ARM_SETS[name].budgets
         wanted = resolve_budgets(recorded, model, budgets)
     kept = tuple(n for n in levels if n <= pool.n_samples)

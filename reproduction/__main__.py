@@ -29,7 +29,7 @@ from adacompute.cli.output import (
     show,
 )
 from adacompute.cli.results import accuracy_and_cost, print_by_budget, print_skipped
-from adacompute.options.shared import ScoringOptions, TieOptions
+from adacompute.options.shared import ScoringOptions
 from reproduction.comparison import FIGURE_13
 from reproduction.evaluation import evaluate_run
 from reproduction.registered_rivals import register_rivals
@@ -73,7 +73,7 @@ def reproduce(*, sources: tuple[Path, ...], out: Path, full_runs: int, as_json: 
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperOptions(ScoringOptions, TieOptions):
+class PaperOptions(ScoringOptions):
     """Score the paper's policies by its own protocol."""
 
 

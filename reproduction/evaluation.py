@@ -14,7 +14,6 @@ from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.progress import no_progress
 from adacompute.evaluation.costs import CostModel, read_token_prices
-from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.evaluate import TEXT_POLICIES
 from adacompute.stages.inputs import (
     describe_subsample,
@@ -38,7 +37,6 @@ def evaluate_run(
     token_prices: Path | None = None,
     price_as: Mapping[str, str] | None = None,
     features: str = "paper",
-    tie_break: str = FIRST_SEEN,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Score the paper's policies by its protocol; costs: see `CostModel`."""
@@ -48,7 +46,7 @@ def evaluate_run(
         raise ConfigError("the paper's protocol scores one model, and the run has several arms")
     names, skipped = _select_policies(policies, has_texts=any(recorded.text))
     chosen = resolve_budgets(recorded, costs, budgets)
-    pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
+    pool = make_pool(recorded, costs=costs, features=features)
     drafts = read_drafts(recorded, pool)
     equal = pool.equalise(drop_unparsed=drop_unparsed)
     if not equal.sample_cost.any():

@@ -51,8 +51,6 @@ def find_obstacle(name: str, data: RecordedData) -> str | None:
     """Return why a rival for one arm cannot be scored; None if it can."""
     if data.has_rounds:
         return "it does not plan for rounds that are limited or cost something"
-    if data.breaks_ties:
-        return "it does not break ties by log-probability"
     if name in (*NEEDS_LOGPROBS, *NEEDS_LENGTHS) and not data.use_confidence:
         return "it needs more than the votes"
     if name in NEEDS_LOGPROBS and not data.has_logprobs:

@@ -25,7 +25,7 @@ from adacompute.models.templates import Template
 from adacompute.options.shared import ALL_EVIDENCE
 from adacompute.policies.bundles.arm_settings import ArmSettings
 from adacompute.policies.bundles.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
-from adacompute.policies.episode import FIRST_SEEN, UNLIMITED_ROUNDS
+from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
@@ -51,7 +51,6 @@ class Variant:
     policy: str
     evidence: str = VOTES
     max_rounds: int | None = None
-    tie_break: str = FIRST_SEEN
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,6 @@ def fit(name: str, variant: str) -> Path:
         levels=LEVELS,
         budgets=[golden.sample_cost * budget for budget in BUDGETS],
         unit=golden.unit,
-        tie_break=one.tie_break,
         evidence=one.evidence,
         grader=golden.grader,
     )
@@ -180,7 +178,7 @@ def open_experiment(name: str, variant: str) -> Experiment:
     one, golden = VARIANTS[variant], SETS[name]
     costs = CostModel(golden.unit)
     run = Run(import_set(name))
-    pool = read_pool(run, costs=costs, tie_break=one.tie_break).equalise()
+    pool = read_pool(run, costs=costs).equalise()
     return Experiment(
         pool,
         LEVELS,

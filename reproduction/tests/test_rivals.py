@@ -341,7 +341,6 @@ def test_rivals_that_use_confidence_are_compared_with_votes_that_do() -> None:
         ({"has_lengths": False}, {"shortest-majority"}),
         ({"use_confidence": False}, set(RIVALS) - {"bayesian-stopping", "marginal-rewards"}),
         ({"has_rounds": True}, set(RIVALS)),
-        ({"breaks_ties": True}, set(RIVALS)),
     ],
     ids=lambda value: "-".join(sorted(value)) or "none",
 )
@@ -390,8 +389,7 @@ def test_rivals_whose_data_is_missing_are_listed_with_the_reason(
 
 def test_options_that_rivals_do_not_support_are_refused(run: Path) -> None:
     known: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2), "policies": ["bayesian-stopping"]}
-    for options in ({"max_rounds": 2}, {"tie_break": "logprob"}):
-        with pytest.raises(ConfigError, match="bayesian-stopping"):
-            evaluate_run(run, **known, **options)
+    with pytest.raises(ConfigError, match="bayesian-stopping"):
+        evaluate_run(run, **known, max_rounds=2)
     with pytest.raises(ConfigError, match="weighted-consistency"):
         evaluate_run(run, **{**known, "policies": ["weighted-consistency"], "evidence": "votes"})

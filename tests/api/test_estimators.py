@@ -23,7 +23,6 @@ CHANGES: dict[str, Any] = {
     "features": "words",
     "classifier": "logistic",
     "budgets": (2.0, 3.0),
-    "tie_break": "logprob",
     "evidence": "votes",
     "seed": 3,
 }
@@ -148,7 +147,6 @@ def test_the_policy_that_ships_loads_calibrated() -> None:
         (ada.Router(levels=()), "levels"),
         (ada.Sequential(max_samples=0), "0"),
         (ada.Sequential(seed=-1), "seed"),
-        (ada.Mixture(tie_break="coin"), "coin"),
         (ada.Router(features="nonsense"), "nonsense"),
         (ada.Router(levels=(64, 128)), "64"),
     ],

@@ -310,7 +310,6 @@ def test_router_parameters_reach_the_folds(hundred: ada.Samples) -> None:
         (["mixture"], {"budgets": []}, "budget"),
         (["mixture"], {"levels": [4, 2]}, "levels"),
         (["mixture"], {"seed": -1}, "seed"),
-        ([ada.Mixture(tie_break="logprob"), ada.DecidedVotes()], {}, "logprob"),
         ([ada.Pretrained(KnownLevels({}, (1, 40)), trained_on="nothing")], {}, "40"),
     ],
 )

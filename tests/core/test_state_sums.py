@@ -7,7 +7,7 @@ import pytest
 
 from adacompute.core import state_sums
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.core.state_sums import NO_GROUP, StateSums, TieGains
+from adacompute.core.state_sums import NO_GROUP, StateSums
 from adacompute.core.states import States, states, vote_keys
 from adacompute.core.types import FloatArray
 from test_support.states import measure_states
@@ -49,19 +49,6 @@ def test_the_states_before_a_reached_state_are_reached() -> None:
     for state in reached:
         before = table.predecessor[state][table.predecessor_probability[state] > 0]
         assert set(before.tolist()) <= reached
-
-
-def test_tie_gains_are_added_to_correct_answers_only() -> None:
-    answers = questions()
-    ties = TieGains(np.array([1, 1, 2]), np.array([0, 3, 1]), np.array([0.25, 0.5, 1.0]))
-    group = np.arange(60) % 3
-    (plain,) = StateSums(answers, 10).sum([group], [3])
-    (found,) = StateSums(answers, 10, ties).sum([group], [3])
-    gain = found.correct_mass - plain.correct_mass
-    assert gain[1, 0] == pytest.approx(0.75)
-    assert gain[2, 1] == pytest.approx(1.0)
-    assert gain.sum() == pytest.approx(1.75)
-    assert (found.mass == plain.mass).all()
 
 
 def test_a_table_of_reached_states_is_expanded_with_zeros() -> None:

@@ -100,25 +100,3 @@ def test_running_accuracy_is_that_of_every_prefix(
     for i in range(answer.shape[1]):
         expected = majority_accuracy(answer[:, : i + 1], share[:, : i + 1])
         assert np.allclose(value[:, i], expected, atol=1e-15, rtol=0)
-
-
-def test_ties_are_broken_by_log_probability() -> None:
-    answer = np.array([[0, 1, 0, 1], [0, 1, 1, 2], [2, 0, 1, -1], [-1, -1, -1, -1]])
-    logprob = np.array(
-        [[-0.5, -0.9, -0.4, -0.1], [-0.01, -3, -3, -0.1], [-0.3, np.nan, -0.2, 0], [0, 0, 0, 0]]
-    )
-    assert winner(answer, logprob=logprob).tolist() == [1, 1, 2, -1]
-    assert winner(answer).tolist() == [0, 1, 0, -1]
-    unknown = np.full(answer.shape, np.nan)
-    assert winner(answer, logprob=unknown).tolist() == winner(answer).tolist()
-
-
-def test_running_accuracy_breaks_ties_like_winner() -> None:
-    rng = np.random.default_rng(0)
-    answer, logprob = rng.integers(-1, 3, (200, 7)), -rng.random((200, 7))
-    share = (answer == 0).astype(np.float64)
-    value = running_accuracy(answer, share, logprob)
-    for i in range(7):
-        place = winner(answer[:, : i + 1], logprob=logprob[:, : i + 1])
-        right = (place >= 0) & (answer[np.arange(200), place] == 0)
-        assert (value[:, i] == right).all()

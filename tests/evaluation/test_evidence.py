@@ -185,7 +185,7 @@ def test_shuffled_signal_gives_the_policy_that_sees_votes_alone(*, within: bool)
     known = ((1, 2, 4, 8), (2.0,), 6)
     assert Bundle(make_sequential(Experiment(pool, *known), train).policy).needs_logprobs
     shuffled = Experiment(shuffle_signals(pool, within=within), *known)
-    assert shuffled.uses_evidence
+    assert shuffled.weighs_votes
     policies = []
     votes_only = replace(shuffled, use_confidence=False)
     for own in (shuffled, votes_only):
@@ -345,15 +345,6 @@ def test_questions_without_enough_samples_of_an_arm_are_excluded() -> None:
     assert pool.arm is not None
     with pytest.raises(DataError, match="'large'"):
         pool.keep(pool.arm == 0).equalise()
-
-
-def test_ties_by_logprob_use_votes_alone() -> None:
-    pool = make_arm_pool(40, arms=("small",))
-    assert Experiment(pool, (1, 2)).uses_evidence
-    assert Experiment(pool, (1, 2), max_rounds=1).uses_evidence
-    assert Experiment(replace(pool, round_cost=1.0), (1, 2)).uses_evidence
-    assert not Experiment(replace(pool, signals=None), (1, 2)).uses_evidence
-    assert not Experiment(pool, (1, 2), use_confidence=False).uses_evidence
 
 
 def test_a_single_efficient_arm_of_several_is_judged_by_its_own_samples() -> None:

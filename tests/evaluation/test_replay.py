@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import DataError
-from adacompute.core.state_sums import TieGains
 from adacompute.core.states import StateMeasure, states
 from adacompute.core.types import make_levels
 from adacompute.core.utility import estimate
@@ -28,7 +27,6 @@ from adacompute.policies.sequential.prior import Prior
 from adacompute.policies.sequential.vote_table import VoteTable
 from adacompute.policies.uniform import FixedRule
 from test_support.arm_policies import escalating_policy, uniform_policy
-from test_support.states import measure_states
 
 EVERY = make_levels(tuple(range(1, 9)))
 
@@ -132,26 +130,6 @@ def test_policy_decides_by_the_given_sample_cost(small: Pool) -> None:
     assert seen[1] == [0.0, 0.0, *(2.5 * n for n in range(1, 7))]
 
 
-def test_ties_broken_by_log_probability_agree_between_replay_and_states(small: Pool) -> None:
-    right = small.answers.correct
-    telling = replace(small, logprob=np.where(right, -0.1, -0.9))
-    plain, better = (run_alone(Replay(p, 12, 6), FixedRule(2)) for p in (small, telling))
-    assert better.accuracy.mean() > plain.accuracy.mean() + 0.02
-    assert (better.accuracy >= plain.accuracy - 1e-9).all()
-    gains = Replay(telling, 12, 6).tie_gains(6)
-    votes = [states().votes[state] for state in gains.state.tolist()]
-    assert all(len(v) > 1 and v[0] == v[1] for v in votes)
-    assert (gains.gain > 0).all()
-    two = states().layer(2)
-    of_two = gains.gain[(gains.state >= two.start) & (gains.state < two.stop)]
-    assert of_two.sum() == pytest.approx((better.accuracy - plain.accuracy).sum(), abs=1e-9)
-    exact = measure_states(small.answers, 6).correct_mass[two].sum()
-    assert exact == pytest.approx(plain.accuracy.sum(), rel=0.05)
-    some = telling.take(np.array([1, 7])).keep(np.arange(24) % 2 == 0)
-    assert some.logprob is not None
-    assert len(some.logprob) == len(some.answers.answer) == 12
-
-
 def sequential(pool: Pool, max_samples: int) -> SequentialPolicy:
     """Return a sequential policy with cells by the first feature and random limits."""
     rng = np.random.default_rng(3)
@@ -203,22 +181,17 @@ def test_the_index_path_equals_the_episode_path(
 def test_blocks_give_the_same_results_as_one_block(
     small: Pool, max_cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    telling = replace(small, logprob=np.linspace(-1, 0, len(small.sample_cost)))
     prices, policy = (0.1, 0.01), sequential(small, 6)
-    whole = Replay(telling, 7, 6)
+    whole = Replay(small, 7, 6)
     expected = [run_all(whole, policy, prices), run_alone(whole, RetryRule(2, 6))]
-    ties = whole.tie_gains(6)
     monkeypatch.setattr(replay_module, "BLOCK_SIZE", 17)
     monkeypatch.setattr(replay_module, "MAX_CACHED_BLOCKS", max_cached)
-    blocks = Replay(telling, 7, 6)
+    blocks = Replay(small, 7, 6)
     assert len(list(blocks.blocks())) == 8
     found = [run_all(blocks, policy, prices), run_alone(blocks, RetryRule(2, 6))]
     for one, other in zip(expected, found, strict=True):
         for column in fields(ReplayResult):
             assert np.array_equal(getattr(one, column.name), getattr(other, column.name))
-    again = blocks.tie_gains(6)
-    for column in fields(TieGains):
-        assert np.array_equal(getattr(ties, column.name), getattr(again, column.name))
 
 
 def test_results_of_a_question_do_not_depend_on_other_questions(small: Pool) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,12 +160,3 @@ def test_too_few_samples_are_rejected() -> None:
     episode = begin(np.zeros((2, MAX_SAMPLES), dtype=np.int64), FixedRule(4)).decide()
     with pytest.raises(DataError, match="4 samples are needed, got 3"):
         episode.feed(SampleMatrix(np.zeros((2, 3), dtype=np.int64)))
-
-
-def test_ties_can_be_broken_by_log_probability() -> None:
-    answer, logprob = np.array([[0, 1, 1, 0, 2, 2]]), np.log([[0.2, 0.3, 0.9, 0.8, 0.99, 0.99]])
-    ended = run_episode(begin(answer, FixedRule(4)).decide())
-    observed = replace(ended.state.observed, samples=SampleMatrix(answer, logprob=logprob))
-    ended = replace(ended, state=replace(ended.state, observed=observed))
-    assert find_winner(ended).tolist() == [0]
-    assert find_winner(ended, tie_break="logprob").tolist() == [1]

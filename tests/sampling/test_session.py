@@ -18,7 +18,7 @@ from adacompute.core.types import Level, hash_text, make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.models.messages import Sample
 from adacompute.policies.bundles.bundle import Bundle, load_bundle
-from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode, run_episode, start_state
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode, start_state
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
@@ -50,7 +50,7 @@ ROUNDS = st.sampled_from([None, 1, 2, 3])
 
 @cache
 def bundles() -> dict[str, Bundle]:
-    """One bundle for each rule, one that breaks ties by log-probability, and a learned one."""
+    """One bundle for each rule, and a learned one."""
     made = {
         name: Bundle(
             RulePolicy(
@@ -62,7 +62,6 @@ def bundles() -> dict[str, Bundle]:
         )
         for name, rules in RULES.items()
     }
-    made["by-logprob"] = Bundle(made["adaptive-consistency"].policy, tie_break=LOGPROB)
     made["sequential"] = load_bundle(locate_bundle(Path("example")))
     return made
 
@@ -80,7 +79,6 @@ def replay(
 ) -> tuple[int, int | None]:
     """Samples that an episode stops at, and the sample that answers."""
     policy = bundle.policy
-    logprob = np.array([[math.nan if one is None else one for _, one in samples]])
     episode = Episode.start(
         policy,
         PRICE,
@@ -88,12 +86,12 @@ def replay(
             key=np.array([hash_text(question or "")], dtype=np.uint64),
             features=policy.prepare_features(question_features(bundle, question)),
             cost=bundle.level_cost,
-            samples=SampleMatrix(np.array([classes([v for v, _ in samples])]), logprob=logprob),
+            samples=SampleMatrix(np.array([classes([v for v, _ in samples])])),
             max_rounds=max_rounds or UNLIMITED_ROUNDS,
         ),
     ).decide()
     done = run_episode(episode)
-    chosen = int(find_winner(done, tie_break=bundle.tie_break)[0])
+    chosen = int(find_winner(done)[0])
     return int(done.state.observed.n_samples[0]), chosen if chosen >= 0 else None
 
 
@@ -325,12 +323,3 @@ def test_half_a_surrogate_pair_in_a_question_is_replaced() -> None:
     session = Session(bundles()["sequential"], "\ud83d?", budget=2.0)
     assert session.ask() is not None
     assert session.question == "??"
-
-
-def test_a_round_that_was_cut_short_breaks_ties_by_logprob() -> None:
-    policy = RulePolicy("fixed", make_levels((4,)), (FixedRule(4),), PriceSchedule((0.1,)))
-    session = Session(Bundle(policy, tie_break=LOGPROB), "q", price=0.1, grader="numeric")
-    session.ask()
-    session.tell([Sample("1", mean_logprob=-0.9), Sample("2", mean_logprob=-0.1)])
-    session.finish()
-    assert session.answer == "2"

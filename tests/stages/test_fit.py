@@ -140,7 +140,6 @@ def test_base_install_fits_the_same_policy(
         ({"levels": (2, 1)}, ConfigError, "levels"),
         ({"confidence": 2.0}, ConfigError, "confidence"),
         ({"seed": -1}, ConfigError, "seed"),
-        ({"tie_break": "luck"}, ConfigError, "luck"),
     ],
 )
 def test_invalid_options_are_refused_before_anything_is_written(

@@ -178,10 +178,6 @@ def test_more_samples_than_are_recorded_are_said_and_do_not_fail(log: Path, tmp_
         ({"today": TodayOptions("0")}, "from 1, .*'0'"),
         ({"today": TodayOptions("5"), "budget": 2.0}, "budget needs grades"),
         ({"today": TodayOptions("5"), "policy": "decided-votes"}, "policy needs grades"),
-        (
-            {"today": TodayOptions("5"), "tie_break": "logprob"},
-            "tie-break needs grades",
-        ),
         ({"today": TodayOptions("5"), "same_answer": 0.0}, "above 0 and at most 1, got 0"),
         ({}, "give --budget, .*or --today"),
     ],

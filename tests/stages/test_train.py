@@ -12,7 +12,6 @@ import pytest
 from adacompute.core.errors import BundleError, ConfigError, DataError
 from adacompute.evaluation.factories import TRAINABLE
 from adacompute.policies.bundles.bundle import load_bundle
-from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.train import train_run
 
@@ -93,24 +92,3 @@ def test_other_directories_are_not_overwritten(run: Path, tmp_path: Path) -> Non
     with pytest.raises(BundleError, match="use another path"):
         train_run(run, policy="mixture", out=tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter.tex").exists()
-
-
-def test_bundle_records_the_tie_break(run: Path, tmp_path: Path) -> None:
-    votes: dict[str, Any] = {"policy": "mixture", "evidence": "votes"}
-    train_run(run, out=tmp_path / "bundle", tie_break="logprob", **votes)
-    assert load_bundle(tmp_path / "bundle").tie_break == "logprob"
-    train_run(run, out=tmp_path / "plain", **votes)
-    assert load_bundle(tmp_path / "plain").tie_break == "first"
-    scored = evaluate_run(run, **QUICK, tie_break="logprob", evidence="votes")
-    assert scored["rows"] != evaluate_run(run, **QUICK, evidence="votes")["rows"]
-    with pytest.raises(ConfigError, match="'luck'"):
-        evaluate_run(run, **QUICK, tie_break="luck")
-
-
-def test_tie_break_by_missing_logprobs_is_refused(
-    tmp_path: Path, rows: Rows, write: Callable[[Path, Rows], Path]
-) -> None:
-    bare = [{**row, "mean_logprob": None} for row in rows]
-    import_samples(write(tmp_path / "bare.parquet", bare), tmp_path / "run")
-    with pytest.raises(DataError, match="have no mean_logprob"):
-        train_run(tmp_path / "run", policy="mixture", out=tmp_path / "b", tie_break="logprob")

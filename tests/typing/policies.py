@@ -35,7 +35,7 @@ assert_type(policy.price_for(2.0), float)
 ada.Sequential(16)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 ada.Sequential(samples=16)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 ada.Router(levels=(1, 4), features="words", classifier="gbm", budgets=[2])
-for estimator in (ada.Mixture(), ada.DecidedVotes(tie_break="logprob")):
+for estimator in (ada.Mixture(), ada.DecidedVotes(max_samples=4)):
     assert_type(estimator.fit(samples).price_for(2), float)
 
 result = ada.calibrate(policy, samples, budget=2.0, confidence=0.9)

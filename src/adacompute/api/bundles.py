@@ -45,7 +45,7 @@ def _rebuild(bundle: Bundle) -> Estimator:
             return kind(**_find_parameters(kind, bundle))
     except (KeyError, TypeError, IndexError):
         pass  # it cannot be refitted, and still be run
-    return Pretrained(bundle.policy, features=bundle.features, tie_break=bundle.tie_break)
+    return Pretrained(bundle.policy, features=bundle.features)
 
 
 def _find_parameters(kind: type[RegisteredEstimator], bundle: Bundle) -> dict[str, Any]:
@@ -59,7 +59,6 @@ def _find_parameters(kind: type[RegisteredEstimator], bundle: Bundle) -> dict[st
             "evidence": ALL_EVIDENCE if sees_all else VOTES,
             "max_samples": notes["experiment"]["levels"][-1],
             "features": notes["features"],
-            "tie_break": bundle.tie_break,
         }
     found = {name: known[name] for name in kind.parameter_names()}
     return {

@@ -44,7 +44,6 @@ class Estimator:
     """
 
     features: str = "paper"
-    tie_break: str = "first"
 
     policy_: Policy
     prices_: tuple[float, ...]
@@ -136,7 +135,7 @@ class Estimator:
         check_fitted(self)
         if "_bundle" not in vars(self) or self._bundle.policy is not self.policy_:
             # A fit of the user's own set another policy: what was known of the last one is void.
-            self._bundle = Bundle(self.policy_, features=self.features, tie_break=self.tie_break)
+            self._bundle = Bundle(self.policy_, features=self.features)
             vars(self).pop("frontier_", None)
         return self._bundle
 
@@ -149,7 +148,7 @@ class Estimator:
 
     def make_experiment(self, samples: Samples, budget: float) -> Experiment:
         """Return the samples as calibration replays them, at the levels of the fitted policy."""
-        pool = samples.pool(tie_break=self.tie_break).equalise()
+        pool = samples.pool().equalise()
         levels = self._check_levels(pool.n_samples)
         return Experiment(pool, levels, (budget,))
 
@@ -203,7 +202,6 @@ class Estimator:
             fitted,
             self._notes(samples, experiment),
             unit=samples.unit,
-            tie_break=self.tie_break,
             data_hash=samples.data_hash,
             model=samples.model,
             grader=None if samples.grader is None else samples.grader.name,
@@ -274,12 +272,10 @@ class Pretrained(Estimator):
         *,
         trained_on: Samples | Literal["nothing", "unknown"] = "unknown",
         features: str = "paper",
-        tie_break: str = "first",
     ) -> None:
         self.policy = policy
         self.trained_on = trained_on
         self.features = features
-        self.tie_break = tie_break
         self.policy_ = policy
 
     @property
@@ -331,7 +327,6 @@ class _Adapter(Estimator):
     def __init__(self, estimator: Any) -> None:  # noqa: ANN401 - anything with fit
         self.estimator = estimator
         self.features = getattr(estimator, "features", "paper")
-        self.tie_break = getattr(estimator, "tie_break", "first")
         if hasattr(estimator, "policy_"):
             self.policy_ = estimator.policy_
 

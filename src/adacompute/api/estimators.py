@@ -81,7 +81,7 @@ class RegisteredEstimator(Estimator):
 
     def make_experiment(self, samples: Samples, budget: float) -> Experiment:  # noqa: ARG002
         """Return the samples as the policy is fitted to them; no budget is needed for that."""
-        pool = samples.pool(features=self.features, tie_break=self.tie_break).equalise()
+        pool = samples.pool(features=self.features).equalise()
         return Experiment(
             pool,
             self.levels_within(pool.n_samples),
@@ -190,7 +190,6 @@ class Mixture(CappedEstimator):
 
     kind: ClassVar[str] = "mixture"
     max_samples: int = MAX_SAMPLES
-    tie_break: str = "first"
     evidence: str = ALL_EVIDENCE
 
 
@@ -200,7 +199,6 @@ class AdaptiveConsistency(CappedEstimator):
 
     kind: ClassVar[str] = "adaptive-consistency"
     max_samples: int = MAX_SAMPLES
-    tie_break: str = "first"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -209,7 +207,6 @@ class DecidedVotes(CappedEstimator):
 
     kind: ClassVar[str] = "decided-votes"
     max_samples: int = MAX_SAMPLES
-    tie_break: str = "first"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -224,7 +221,6 @@ class Router(RegisteredEstimator):
     features: str = "paper"
     classifier: str = "gbm"
     budgets: Sequence[float] | None = None
-    tie_break: str = "first"
     seed: int = 0
 
     def levels_within(self, limit: int) -> tuple[int, ...]:
@@ -249,7 +245,6 @@ class Sequential(CappedEstimator):
 
     kind: ClassVar[str] = "sequential"
     max_samples: int = MAX_SAMPLES
-    tie_break: str = "first"
     evidence: str = ALL_EVIDENCE
     seed: int = 0
 

@@ -161,9 +161,9 @@ class Samples(Tabular):
         """Estimate the accuracy and the cost of each number of samples on each question."""
         return self.pool().table(tuple(levels))
 
-    def pool(self, *, features: str = "paper", tie_break: str = "first") -> Pool:
+    def pool(self, *, features: str = "paper") -> Pool:
         """Return the samples as evaluation reads them."""
-        return make_pool(self.encoded, costs=self.costs, features=features, tie_break=tie_break)
+        return make_pool(self.encoded, costs=self.costs, features=features)
 
     def positions(self, keys: KeyArray) -> IntArray:
         """Return the positions of the questions with these keys, in their own order."""

@@ -140,7 +140,7 @@ def evaluate(
     estimators = [value for value in named.values() if isinstance(value, Estimator)]
     training = samples.drop_unparsed() if drop_unparsed else samples
     experiment = held_out.make_experiment(
-        samples.pool(tie_break=_tie_break(estimators)),
+        samples.pool(),
         budgets=resolve_budgets(samples.encoded, samples.costs, budgets),
         levels=_join_levels(named.values()) if levels is None else check_levels(levels),
         drop_unparsed=drop_unparsed,
@@ -184,16 +184,6 @@ def _name(
 
 def _read(value: object) -> Estimator | str:
     return value if isinstance(value, str) else as_estimator(value)
-
-
-def _tie_break(estimators: Sequence[Estimator]) -> str:
-    """Return how all policies break ties; a table compares them under one rule."""
-    found = sorted({estimator.tie_break for estimator in estimators}) or ["first"]
-    if len(found) > 1:
-        raise ConfigError(
-            f"policies of one table must break ties alike, not by {' and by '.join(found)}"
-        )
-    return found[0]
 
 
 def _join_levels(policies: Iterable[Estimator | str]) -> tuple[int, ...]:

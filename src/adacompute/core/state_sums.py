@@ -39,21 +39,11 @@ NO_GROUP = -1
 
 
 @dataclass(frozen=True, eq=False)
-class TieGains:
-    """What breaking ties adds to the accuracy of vote states: one entry per state and question."""
-
-    state: IntArray
-    question: IntArray
-    gain: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
 class StateSums:
     """Sums of the state measures of N questions over groups of them."""
 
     answers: Answers
     max_samples: int
-    tie_gains: TieGains | None = None
 
     @cached_property
     def _kinds(self) -> tuple[ClassCounts, IntArray]:
@@ -113,21 +103,6 @@ class StateSums:
             part = slice(i * BLOCK_SIZE, (i + 1) * BLOCK_SIZE)
             mass += block.mass @ weight[part]
             correct += block.correct_mass @ weight[part]
-        self._add_tie_gains(correct, groups, first)
         total = StateMeasure(mass, correct)
         columns = [slice(a, b) for a, b in itertools.pairwise(first.tolist())]
         return [total.map(operator.itemgetter((slice(None), part))) for part in columns]
-
-    def _add_tie_gains(
-        self, correct: FloatArray, groups: Sequence[IntArray], first: IntArray
-    ) -> None:
-        """Add what breaking ties by log-probability gains to the sums of correct answers."""
-        ties = self.tie_gains
-        if ties is None:
-            return
-        number = np.full(int(states().first[self.max_samples + 1]), -1)
-        number[self.reached] = np.arange(len(self.reached))
-        for group, start in zip(groups, first, strict=False):
-            used = group[ties.question] != NO_GROUP
-            cell = number[ties.state[used]], start + group[ties.question[used]]
-            np.add.at(correct, cell, ties.gain[used])

@@ -3,7 +3,7 @@
 Arrays are (M, n): M votes over n samples each. A sample whose answer could not be parsed does not
 vote, and a vote without any parsed sample is wrong. ``…_accuracy`` functions break ties uniformly,
 in expectation. ``winner`` must return one sample: it breaks ties in favour of the answer seen
-first, or of the answer with the largest log-probability if log-probabilities are given.
+first.
 
 This module does not know prices or policies.
 """
@@ -32,44 +32,33 @@ def majority_accuracy(answer: IntArray, class_accuracy: FloatArray) -> FloatArra
     return _ratio((leads * class_accuracy).sum(axis=1), leads.sum(axis=1))
 
 
-def running_accuracy(
-    answer: IntArray, class_accuracy: FloatArray, logprob: FloatArray | None = None
-) -> FloatArray:
-    """Probability that the most frequent answer is correct after each sample, (M, n).
-
-    Ties are broken by log-probability if it is given.
-    """
+def running_accuracy(answer: IntArray, class_accuracy: FloatArray) -> FloatArray:
+    """Probability that the most frequent answer is correct after each sample, (M, n)."""
     value = np.zeros(answer.shape)
     for n in range(1, answer.shape[1] + 1):
-        leads = _leaders(answer[:, :n], None if logprob is None else logprob[:, :n])
+        leads = _leaders(answer[:, :n])
         value[:, n - 1] = _ratio((leads * class_accuracy[:, :n]).sum(axis=1), leads.sum(axis=1))
     return value
 
 
-def winner(answer: IntArray, *, logprob: FloatArray | None = None) -> IntArray:
+def winner(answer: IntArray) -> IntArray:
     """Return the first sample of each vote's winning class, −1 if no answer could be parsed.
 
-    Ties go to the class seen first or, with ``logprob``, to the class of the sample with the
-    largest log-probability. An unknown log-probability (NaN) counts as −∞.
+    Ties go to the class seen first.
 
-    >>> winner(np.array([[0, 1]]), logprob=np.array([[-0.9, -0.2]])).tolist()
-    [1]
+    >>> winner(np.array([[0, 1], [-1, 1]])).tolist()
+    [0, 1]
     """
-    leads = _leaders(answer, logprob)
+    leads = _leaders(answer)
     return np.where((answer != UNPARSED).any(axis=1), leads.argmax(axis=1), -1)
 
 
-def _leaders(answer: IntArray, logprob: FloatArray | None = None) -> BoolArray:
+def _leaders(answer: IntArray) -> BoolArray:
     """Return which samples belong to a leading class, (M, n)."""
     parsed = answer != UNPARSED
     same = (answer[:, :, None] == answer[:, None, :]) & parsed[:, None, :]
     total = same.sum(axis=2)
     leads: BoolArray = (total == total.max(axis=1, keepdims=True)) & parsed
-    if logprob is not None:
-        known = np.where(np.isnan(logprob), -np.inf, logprob)
-        best = np.where(same, known[:, None, :], -np.inf).max(axis=2)
-        best = np.where(leads, best, -np.inf)
-        leads &= best == best.max(axis=1, keepdims=True)
     return leads
 
 

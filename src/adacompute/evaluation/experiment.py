@@ -119,22 +119,12 @@ class Experiment:
     @cached_property
     def state_sums(self) -> StateSums:
         """Sums of the vote states of groups of questions."""
-        max_samples = min(MAX_SAMPLES, max(self.levels))
-        ties = None if self.pool.logprob is None else self.replay.tie_gains(max_samples)
-        return StateSums(self.pool.answers, max_samples, ties)
+        return StateSums(self.pool.answers, min(MAX_SAMPLES, max(self.levels)))
 
     @cached_property
     def weighs_votes(self) -> bool:
         """Whether votes of the baseline are weighted: signals or arms are recorded."""
         return self.pool.has_arms or (self.use_confidence and _has_signals(self.pool))
-
-    @property
-    def uses_evidence(self) -> bool:
-        """Whether arms or confidence are part of decisions.
-
-        Where ties are broken by log-probability, decisions about one arm use the votes alone.
-        """
-        return self.weighs_votes and (self.pool.has_arms or self.pool.logprob is None)
 
     @property
     def arm_names(self) -> tuple[str, ...]:

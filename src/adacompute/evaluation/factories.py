@@ -80,13 +80,10 @@ def make_random(experiment: Experiment, train: IntArray) -> FittedPolicy:
 def _fit_mixture(name: str, experiment: Experiment, train: IntArray) -> RulePolicy:
     """Return the best mixture of uniform numbers of samples, not only those of the levels.
 
-    It is chosen by exact utilities, because the replayed ones depend on the random orders. Exact
-    utilities break ties at random, so with log-probabilities the replayed ones are used.
+    It is chosen by exact utilities, because the replayed ones depend on the random orders.
     """
     levels = experiment.dense_levels
     rules = [FixedRule(level.n_samples) for level in levels]
-    if experiment.pool.logprob is not None:
-        return _fit_rules(name, experiment, train, rules, levels)
     table = experiment.dense_table.take(train)
     kept, schedule = fit_price_schedule(table.costs.mean(axis=0), table.utility.mean(axis=0))
     return RulePolicy(name, levels, tuple(rules[i] for i in kept), schedule)
@@ -198,8 +195,8 @@ def _make_sequential(
 
     More samples than there are vote states of need fitted values in any case.
     """
-    sees_more = experiment.uses_evidence and not experiment.evidence.counts_votes_alike(train)
-    if sees_more or (max(experiment.levels) > MAX_SAMPLES and experiment.pool.logprob is None):
+    sees_more = experiment.weighs_votes and not experiment.evidence.counts_votes_alike(train)
+    if sees_more or max(experiment.levels) > MAX_SAMPLES:
         return make_fitted(experiment, train, features)
     return _make_vote_states(experiment, train, features)
 

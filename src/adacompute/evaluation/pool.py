@@ -32,7 +32,7 @@ MAX_EXCLUDED_SHARE = 0.1
 """Share of the questions that may be excluded because they have too few samples."""
 
 BY_QUESTION = ("key", "group", "features", "sequential_features", "prompt_cost")
-BY_SAMPLE = ("sample_cost", "logprob", "latency_s", "arm", "signals")
+BY_SAMPLE = ("sample_cost", "latency_s", "arm", "signals")
 """Columns of a pool that have a row per question, and a row per sample."""
 
 
@@ -68,7 +68,6 @@ class Pool:
     round_cost: float | FloatArray = 0.0
     prompt_cost: FloatArray | None = None
     prompt_per_round: bool = False
-    logprob: FloatArray | None = None
     latency_s: FloatArray | None = None
     arm: IntArray | None = None
     arms: tuple[str, ...] = ()

@@ -21,15 +21,14 @@ class RecordedData:
     """What was recorded about samples, and the options that a registered policy may not support.
 
     ``has_logprobs`` is for some samples, ``has_lengths`` for all of them. ``use_confidence`` is
-    False where only votes may be used, ``has_rounds`` True where rounds are limited or cost
-    something, and ``breaks_ties`` True where log-probabilities break ties.
+    False where only votes may be used, and ``has_rounds`` True where rounds are limited or cost
+    something.
     """
 
     has_logprobs: bool
     has_lengths: bool
     use_confidence: bool = True
     has_rounds: bool = False
-    breaks_ties: bool = False
 
     @staticmethod
     def of(experiment: Experiment) -> RecordedData:
@@ -45,5 +44,4 @@ class RecordedData:
             use_confidence=experiment.use_confidence,
             has_rounds=experiment.max_rounds < max(experiment.levels)
             or bool(pool.round_costs.any()),
-            breaks_ties=pool.logprob is not None,
         )

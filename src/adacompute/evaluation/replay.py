@@ -20,7 +20,6 @@ import numpy as np
 
 from adacompute.core.answers import order_samples
 from adacompute.core.errors import DataError
-from adacompute.core.state_sums import TieGains
 from adacompute.core.states import states
 from adacompute.core.votes import running_accuracy
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode, start_state
@@ -257,28 +256,9 @@ class Replay:
     @cached_property
     def accuracy(self) -> FloatArray:
         """Probability that the vote is correct after 0, 1, … samples of each order."""
-        return self.vote(self.pool.logprob)
-
-    def vote(self, logprob: FloatArray | None) -> FloatArray:
-        """Return the accuracy of votes with ties broken by log-probability, or at random."""
         answers, order = self.pool.answers, self._order
-        ordered = None if logprob is None else logprob[order]
-        accuracy = running_accuracy(answers.answer[order], answers.class_accuracy[order], ordered)
+        accuracy = running_accuracy(answers.answer[order], answers.class_accuracy[order])
         return np.pad(accuracy, ((0, 0), (1, 0)))
-
-    def tie_gains(self, max_samples: int) -> TieGains:
-        """Return what breaking ties by log-probability adds to vote states, as a mean over orders.
-
-        States without ties have no entry.
-        """
-        parts = []
-        for rows, block in self.blocks():
-            gain = (block.accuracy - block.vote(None))[:, : max_samples + 1]
-            order, n_samples = np.nonzero(gain)
-            state = states().find(block.samples.vote_keys[order, n_samples])
-            question, mean_gain = rows[order // self.n_permutations], gain[order, n_samples]
-            parts.append((state, question, mean_gain / self.n_permutations))
-        return TieGains(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     @cached_property
     def _cost(self) -> FloatArray:

@@ -102,7 +102,7 @@ _DESCRIPTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "logprobs": (
         "log-probabilities",
         {
-            "returned": ("returned", "tokens are counted per sample; ties can use confidence"),
+            "returned": ("returned", "tokens are counted per sample; votes can use confidence"),
             "missing": ("not returned", _NO_LOGPROBS),
             "rejected": ("rejected", _NO_LOGPROBS),
             "unknown": (_UNKNOWN, "requested, may be missing"),

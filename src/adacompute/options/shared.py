@@ -10,7 +10,7 @@ from typing import Any
 from adacompute.options.definition import option
 
 DEFAULT_LEVELS = (1, 2, 4, 8, 16)
-FIRST_SEEN, ALL_EVIDENCE = "first", "all"
+ALL_EVIDENCE = "all"
 API_KEY_ENV = "OPENAI_API_KEY"
 CONFIDENCE = 0.95
 
@@ -48,16 +48,7 @@ class LevelOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TieOptions:
-    """How ties are broken."""
-
-    tie_break: str = option(
-        "How to break ties of a vote: first (seen first) or logprob (most likely).", FIRST_SEEN
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvidenceOptions(TieOptions):
+class EvidenceOptions:
     """What votes and decisions use."""
 
     evidence: str = option(

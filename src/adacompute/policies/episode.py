@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray
 
 UNLIMITED_ROUNDS = 1 << 30
-FIRST_SEEN, LOGPROB = "first", "logprob"
-TIE_BREAKS = (FIRST_SEEN, LOGPROB)
-"""Which answer wins a tie: the one seen first, or the one with the largest log-probability."""
 
 
 def start_state(

@@ -48,12 +48,10 @@ NO_LEVEL = -1
 class SampleMatrix:
     """Samples in the order in which they are drawn, (M, n): one row per question.
 
-    ``answer`` holds answer classes, −1 if the answer could not be parsed. ``logprob`` holds the
-    mean log-probability of each sample, if it is known; unknown entries are NaN.
+    ``answer`` holds answer classes, −1 if the answer could not be parsed.
     """
 
     answer: IntArray
-    logprob: FloatArray | None = None
 
     @cached_property
     def tally(self) -> votes.Tally:

@@ -17,15 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adacompute.core import votes
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import DataError
 from adacompute.core.types import Float32Array
 from adacompute.features.text import extract_features, feature_names
 from adacompute.models.messages import Sample
 from adacompute.policies.bundles.bundle import Bundle
-from adacompute.policies.confidence import LENGTH, Confidence, vote
-from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode, start_state
+from adacompute.policies.confidence import LENGTH, Confidence
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, start_state
 from adacompute.policies.policy import (
     NO_LEVEL,
     ObservedSamples,
@@ -44,7 +43,7 @@ class QuestionProgress:
 
     ``features`` are as the policy prepared them, None until they are needed. ``n_decided`` is the
     number of samples that the last decision has seen, ``target`` the number that the next one
-    needs. ``answers`` are classes, −1 for unparsed; ``logprobs`` is empty while none is known.
+    needs. ``answers`` are classes, −1 for unparsed.
     ``arms`` and ``evidence`` are those of each sample, for policies that see arms and confidence,
     and empty for others.
     ``episode`` is kept after a decision for this question alone, to save building it again.
@@ -57,7 +56,6 @@ class QuestionProgress:
     rounds_left: int = UNLIMITED_ROUNDS
     features: Float32Array | None = None
     answers: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
     arms: list[int] = field(default_factory=list)
     evidence: SampleEvidence = field(default_factory=lambda: SampleEvidence([], []))
     level: int = NO_LEVEL
@@ -67,14 +65,6 @@ class QuestionProgress:
     is_due: bool = True
     decision_s: float = 0.0
     episode: Episode | None = None
-
-    def add(self, answer: int, logprob: float | None) -> None:
-        """Add a sample that came since the last decision."""
-        if logprob is not None and not self.logprobs:
-            self.logprobs = [math.nan] * len(self.answers)
-        if logprob is not None or self.logprobs:
-            self.logprobs.append(math.nan if logprob is None else logprob)
-        self.answers.append(answer)
 
     def planned_after(self, answers: Sequence[int]) -> int | None:
         """Samples that would be planned if these were all answers so far; None means stop."""
@@ -127,20 +117,9 @@ class QuestionProgress:
         confidence = self.bundle.policy.confidence
         given = [] if confidence is None else confidence.given
         missing = [name for name in given if any(name not in one.signals for one in samples)]
-        if self.bundle.weighs_logprobs and any(one.mean_logprob is None for one in samples):
+        if self.bundle.needs_logprobs and any(one.mean_logprob is None for one in samples):
             missing.append("mean_logprob")
         return missing
-
-    def vote(self) -> int:
-        """Index of the sample that wins the vote, −1 if none was parsed.
-
-        Samples that came since the last decision vote too.
-        """
-        if self.bundle.policy.confidence is not None:
-            return vote(self.answers, self.evidence.weight)
-        samples = _matrix([self], [self.answers])
-        logprob = samples.logprob if self.bundle.tie_break == LOGPROB else None
-        return int(votes.winner(samples.answer, logprob=logprob)[0])
 
 
 def question_features(bundle: Bundle, question: str | None) -> Float32Array:
@@ -301,7 +280,7 @@ def _move(block: list[QuestionProgress], after: Episode) -> None:
 
 def _decide_block(block: list[QuestionProgress], answers: list[list[int]]) -> Episode:
     """Decide for questions of one bundle and price that have all begun, or all not yet."""
-    samples = _matrix(block, answers)
+    samples = _matrix(answers)
     kept = block[0].episode if len(block) == 1 else None
     episode = _resume(block, samples) if kept is None else kept
     if block[0].level != NO_LEVEL:
@@ -362,14 +341,8 @@ def _prepare(block: list[QuestionProgress]) -> Float32Array:
     return np.concatenate([one.features for one in block if one.features is not None])
 
 
-def _matrix(block: list[QuestionProgress], answers: list[list[int]]) -> SampleMatrix:
+def _matrix(answers: list[list[int]]) -> SampleMatrix:
     """Answers of questions as the rows of one matrix, padded to the longest."""
     width = max(map(len, answers))
     padded = [[*row, *[UNPARSED] * (width - len(row))] for row in answers]
-    matrix = np.array(padded, dtype=np.int64).reshape(len(block), width)
-    logprob = None
-    if any(one.logprobs for one in block):
-        logprob = np.full((len(block), width), math.nan)
-        for row, one in zip(logprob, block, strict=True):
-            row[: len(one.logprobs)] = one.logprobs
-    return SampleMatrix(matrix, logprob=logprob)
+    return SampleMatrix(np.array(padded, dtype=np.int64).reshape(len(padded), width))

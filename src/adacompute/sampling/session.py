@@ -19,7 +19,8 @@ from adacompute.core.types import Float32Array, hash_text, replace_surrogates
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.messages import Sample
 from adacompute.policies.bundles.bundle import Bundle
-from adacompute.policies.episode import FIRST_SEEN, UNLIMITED_ROUNDS
+from adacompute.policies.confidence import vote
+from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.policy import Policy
 from adacompute.sampling.blocks import QuestionProgress, decide
 
@@ -257,11 +258,11 @@ class Session:
         """Index of the sample that answers: the first of the winning class. None if none does."""
         if not self._counts:
             return None
-        progress = self._decided()
-        if progress.bundle.tie_break == FIRST_SEEN and not progress.evidence.weight:
+        weight = self._decided().evidence.weight
+        if not weight:
             # Classes are numbered by their first samples.
             return self.answers.index(self._counts.index(max(self._counts)))
-        found = progress.vote()
+        found = vote(self.answers, weight)
         return found if found >= 0 else None
 
     @property
@@ -343,7 +344,7 @@ class Session:
         for value, sample in zip(values, samples, strict=True):
             number = UNPARSED if value is None else self._count(value)
             progress.add_evidence(sample, value)
-            progress.add(number, sample.mean_logprob)
+            progress.answers.append(number)
         self.values += values
         self.samples += samples
 

@@ -196,8 +196,7 @@ def _experiment(run: Path, bundle: Bundle, max_rounds: int) -> tuple[Experiment,
         raise BundleError(
             "the bundle does not record how its policy was fitted: train it again"
         ) from None
-    known: dict[str, Any] = {"features": features, "tie_break": bundle.tie_break}
-    pool = read_pool(store, costs=costs, **known).equalise()
+    pool = read_pool(store, costs=costs, features=features).equalise()
     if bundle.data_hash != hash_run(store):
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"

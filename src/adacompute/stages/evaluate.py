@@ -25,7 +25,6 @@ from adacompute.evaluation.scoring.scores import evaluate, make_experiment
 from adacompute.options.definition import takes
 from adacompute.options.main import EvaluateOptions
 from adacompute.options.shared import ALL_EVIDENCE
-from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import check_settings, tolerance_of
 from adacompute.stages.inputs import (
     add_level,
@@ -68,10 +67,10 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Score policies on held-out questions; costs: see `CostModel`."""
     store, unit = Run(run), options.unit
-    rounds, evidence, tie_break = options.max_rounds, options.evidence, options.tie_break
+    rounds, evidence = options.max_rounds, options.evidence
     costs = CostModel(unit, token_prices_of(options, run), options.native_n)
     recorded, today = read_recorded(store), options.today
-    about = _describe_run(recorded, costs, rounds=rounds, evidence=evidence, tie_break=tie_break)
+    about = _describe_run(recorded, costs, rounds=rounds, evidence=evidence)
     names, skipped = _select_policies(options.policies, about)
     arguments = {
         "format": FORMAT,
@@ -83,12 +82,12 @@ def evaluate_run(
         "unit": unit,
         "rounds": _check_rounds(rounds),
         **costs.to_dict(),
-        **check_choices(tie_break=tie_break, evidence=evidence, seed=options.seed),
+        **check_choices(evidence=evidence, seed=options.seed),
     }
     inputs = store.hashes([SAMPLES])
     if finished := not has_registered(names) and store.find_finished("evaluate", arguments, inputs):
         return finished.result
-    pool = make_pool(recorded, costs=costs, tie_break=tie_break)
+    pool = make_pool(recorded, costs=costs)
     now = resolve_today(today, recorded, unit=unit), check_settings(tolerance=tolerance_of(today))
     result = _score(pool, arguments, *now, (results or RunResults.of(run)).share, progress)
     result |= {"skipped": skipped, **describe_subsample(recorded), "arms": None}
@@ -121,7 +120,7 @@ class _Recorded:
 
 
 def _describe_run(
-    recorded: SampleSet, costs: CostModel, *, rounds: int | None, evidence: str, tie_break: str
+    recorded: SampleSet, costs: CostModel, *, rounds: int | None, evidence: str
 ) -> _Recorded:
     """Return what a run has recorded, and which options registered policies may not support."""
     lengths = [recorded.column(name) for name in ("completion_tokens", "completion_chars")]
@@ -133,7 +132,6 @@ def _describe_run(
             has_lengths=_has_lengths(*lengths),
             use_confidence=evidence == ALL_EVIDENCE,
             has_rounds=rounds is not None or costs.native_n,
-            breaks_ties=tie_break != FIRST_SEEN,
         ),
     )
 

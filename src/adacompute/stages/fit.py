@@ -34,7 +34,6 @@ from adacompute.evaluation.scoring.verdict import round_up
 from adacompute.graders.grader import COMMAND
 from adacompute.options.definition import list_words, select, takes
 from adacompute.options.main import FitOptions
-from adacompute.options.shared import FIRST_SEEN
 from adacompute.policies.bundles.bundle import ADVISED, load_bundle, name_verdict
 from adacompute.policies.bundles.bundle_files import (
     FILE,
@@ -54,7 +53,6 @@ from adacompute.stages.inputs import (
     add_level,
     check_goal,
     check_seed,
-    check_tie_break,
     has_native_n,
     read_recorded,
     resolve_today,
@@ -107,7 +105,6 @@ def fit_run(
     check_replaceable(out)
     steps, run = _Steps(progress), _find_run(source, options)
     check_seed(options.seed)
-    check_tie_break(options.tie_break)
     training = select(
         TrainOptions,
         options,
@@ -117,7 +114,7 @@ def fit_run(
     if source is None or Path(source) != run:
         _import(source, run, steps, options)
     if today is not None and (options.same_answer is not None or not Run(run).is_graded):
-        _refuse_graded({"budget": budget, "policy": options.policy}, options.tie_break)
+        _refuse_graded({"budget": budget, "policy": options.policy})
         share = SHARE if options.same_answer is None else options.same_answer
         result = fit_same_answer(run, today, training, share=share, confidence=options.confidence)
     else:
@@ -183,10 +180,9 @@ def _fit_policy(run: Path, steps: _Steps, training: TrainOptions, options: FitOp
     return {**result, "report": None if page is None else str(page)}
 
 
-def _refuse_graded(options: Mapping[str, object], tie_break: str) -> None:
+def _refuse_graded(options: Mapping[str, object]) -> None:
     """Refuse options that need grades, where the answer is to be that of today's samples."""
     given = [name for name, value in options.items() if value is not None]
-    given += ["tie-break"] if tie_break != FIRST_SEEN else []
     if given:
         raise ConfigError(
             f"{given[0]} needs grades and has no effect on how often the answer is that of today's "

@@ -32,7 +32,6 @@ from adacompute.graders.grader import record_grader
 from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS, CostOptions, TodayOptions
 from adacompute.policies.bundles.arm_settings import ArmSettings, read_settings, read_template
 from adacompute.policies.confidence import LIKELIHOODS, SIGNALS
-from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.storage.sample_blocks import MAX_SAMPLES_IN_MEMORY, count_samples, read_subsample
 from adacompute.storage.store import SAMPLES, Run, encode_samples
 
@@ -77,10 +76,9 @@ def read_pool(
     *,
     costs: CostModel = COUNT_SAMPLES,
     features: str = "paper",
-    tie_break: str = FIRST_SEEN,
 ) -> Pool:
     """Return the samples of a run as a pool."""
-    return make_pool(read_recorded(store), costs=costs, features=features, tie_break=tie_break)
+    return make_pool(read_recorded(store), costs=costs, features=features)
 
 
 def read_recorded(store: Run, *, need_grades: bool = True) -> SampleSet:
@@ -106,13 +104,11 @@ def make_pool(
     *,
     costs: CostModel = COUNT_SAMPLES,
     features: str = "paper",
-    tie_break: str = FIRST_SEEN,
 ) -> Pool:
     """Return recorded samples with everything that a policy may know about their questions."""
     text = pa.array(recorded.text, pa.string())
     sample_cost, round_cost = costs.split(recorded)
     latency = recorded.column("latency_s")
-    likely = _logprobs(recorded) if check_tie_break(tie_break) == LOGPROB else None
     return Pool(
         answers=recorded.answers,
         key=recorded.key,
@@ -122,7 +118,6 @@ def make_pool(
         round_cost=round_cost,
         prompt_cost=None if len(recorded.arms) > 1 else costs.prompt_cost(recorded),
         prompt_per_round=costs.native_n,
-        logprob=likely,
         latency_s=latency if len(latency) and bool(np.isfinite(latency).all()) else None,
         **_read_signals(recorded),
         length_feature=feature_names(features).index("prompt_length_chars"),
@@ -158,18 +153,6 @@ def _is_grade(score: FloatArray, answers: Answers) -> bool:
     known = (answers.answer != UNPARSED) & ~np.isnan(score)
     right, wrong = (score[known & own] for own in (answers.correct, ~answers.correct))
     return bool(len(right) and len(wrong) and right.min() > wrong.max())
-
-
-def _logprobs(recorded: SampleSet) -> FloatArray:
-    """Return the mean log-probability of every sample; refuse samples without one."""
-    logprob = recorded.column("mean_logprob")
-    missing = int(np.isnan(logprob).sum())
-    if missing:
-        raise DataError(
-            f"{missing} of {len(logprob)} samples have no mean_logprob, so ties cannot be broken "
-            "by it: leave the tie-break at 'first'"
-        )
-    return logprob
 
 
 def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
@@ -221,13 +204,6 @@ def has_native_n(recorded: SampleSet) -> bool:
     return bool((np.nan_to_num(shared, nan=1.0) > 1).any())
 
 
-def check_tie_break(tie_break: str) -> str:
-    """Return the tie break, if there is such a one."""
-    if tie_break not in TIE_BREAKS:
-        raise ConfigError(f"tie-break must be {' or '.join(TIE_BREAKS)}, got {tie_break!r}")
-    return tie_break
-
-
 def check_evidence(evidence: str) -> str:
     """Return the evidence, if there is such a one."""
     if evidence not in EVIDENCE:
@@ -242,10 +218,9 @@ def check_seed(seed: int) -> int:
     return seed
 
 
-def check_choices(*, tie_break: str, evidence: str, seed: int) -> dict[str, Any]:
+def check_choices(*, evidence: str, seed: int) -> dict[str, Any]:
     """Return options that several stages take, if all are valid."""
-    checked = {"tie_break": check_tie_break(tie_break), "evidence": check_evidence(evidence)}
-    return checked | {"seed": check_seed(seed)}
+    return {"evidence": check_evidence(evidence), "seed": check_seed(seed)}
 
 
 def resolve_budgets(

@@ -108,7 +108,7 @@ def report_run(
     unit, prices, today = (known[name] for name in ("unit", "token_prices", "today"))
     prices = read_token_prices(prices and Path(prices), [unit], known["price_as"], run=run)
     costs, recorded = CostModel(unit, prices, known["native_n"]), read_recorded(store)
-    evaluation = _find_evaluation(store, costs, known["tie_break"])
+    evaluation = _find_evaluation(store, costs)
     arguments = {
         "format": FORMAT,
         "version": version("adacompute"),
@@ -118,7 +118,7 @@ def report_run(
         "levels": resolve_levels(known["levels"], evaluation, today),
         "unit": unit,
         **costs.to_dict(),
-        **check_choices(**{name: known[name] for name in ("tie_break", "evidence", "seed")}),
+        **check_choices(evidence=known["evidence"], seed=known["seed"]),
         "today": today and asdict(today),
     }
     bundle = find_bundle(run, arguments["policy"])
@@ -183,7 +183,7 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _find_evaluation(store: Run, costs: CostModel, tie_break: str) -> dict[str, Any] | None:
+def _find_evaluation(store: Run, costs: CostModel) -> dict[str, Any] | None:
     """Return the evaluation of a run, if it is of the same samples and costs."""
     manifest = store.manifest("evaluate")
     if manifest is None or manifest.inputs != store.hashes([SAMPLES]):
@@ -194,7 +194,6 @@ def _find_evaluation(store: Run, costs: CostModel, tie_break: str) -> dict[str, 
         "format": EVALUATION_FORMAT,
         "drop_unparsed": False,
         "rounds": None,
-        "tie_break": tie_break,
         "unit": costs.unit,
         **json.loads(json.dumps(costs.to_dict())),
     }
@@ -273,7 +272,7 @@ def _document(
     """Compute the content of the page."""
     progress(arguments["policy"])
     recorded, costs = inputs.recorded, inputs.costs
-    pool = make_pool(recorded, costs=costs, tie_break=arguments["tie_break"]).equalise()
+    pool = make_pool(recorded, costs=costs).equalise()
     levels, budgets = (
         keep_levels(pool, arguments["levels"]),
         resolve_budgets(recorded, costs, None),

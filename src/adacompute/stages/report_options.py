@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import BundleError, ConfigError
-from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS, FIRST_SEEN, TodayOptions
+from adacompute.options.shared import ALL_EVIDENCE, DEFAULT_LEVELS, TodayOptions
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.policies.bundles.bundle_files import FILE, RUN_DIRECTORY
 from adacompute.stages.inputs import add_level
@@ -30,7 +30,6 @@ FITTED: dict[str, Any] = {
     "token_prices": None,
     "price_as": None,
     "native_n": False,
-    "tie_break": FIRST_SEEN,
     "evidence": ALL_EVIDENCE,
     "seed": 0,
     "today": None,

@@ -24,7 +24,7 @@ from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.run_results import RunResults
 from adacompute.features.text import VERSION
 from adacompute.options.definition import takes
-from adacompute.options.shared import ALL_EVIDENCE, FIRST_SEEN, CostOptions, LevelOptions
+from adacompute.options.shared import ALL_EVIDENCE, CostOptions, LevelOptions
 from adacompute.policies.bundles.arm_settings import ArmSettings
 from adacompute.policies.bundles.baseline import Baseline
 from adacompute.policies.bundles.bundle import Bundle, save_bundle
@@ -65,7 +65,6 @@ class TrainOptions(LevelOptions, CostOptions):
     policy: str
     out: Path
     native_n: bool = False
-    tie_break: str = FIRST_SEEN
     evidence: str = ALL_EVIDENCE
     model: str | None = None
     grader: str | None = None
@@ -90,7 +89,7 @@ def train_run(
     factory, levels = find_trainable(policy), check_levels(options.levels)
     costs = CostModel(unit, token_prices_of(options, run), options.native_n)
     recorded = read_recorded(store)
-    pool = make_pool(recorded, costs=costs, tie_break=options.tie_break).equalise()
+    pool = make_pool(recorded, costs=costs).equalise()
     pool.check_budget(min_budget)
     kept = limit_levels(pool, levels)
     settings: dict[str, Any] = {
@@ -106,8 +105,7 @@ def train_run(
     about = {"policy": policy, "questions": len(pool), **describe_subsample(recorded)}
     fit = {"features": "paper", "experiment": settings, "costs": costs.to_dict()}
     source = describe_samples(store, fitted, options.model, options.grader)
-    known: dict[str, Any] = {"unit": unit, "tie_break": options.tie_break, **source}
-    return save_bundle(make_bundle(experiment, fitted, about | fit, **known), out)
+    return save_bundle(make_bundle(experiment, fitted, about | fit, unit=unit, **source), out)
 
 
 def _find_arms(source: dict[str, Any], fitted: FittedPolicy) -> tuple[ArmSettings, ...]:

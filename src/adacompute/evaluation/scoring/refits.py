@@ -164,7 +164,7 @@ def score_refits(
         experiment = replace(experiment, pool=experiment.pool.take(rows))
     group = experiment.pool.group
     has_rounds = bool(experiment.pool.round_costs.any()) or experiment.round_limit is not None
-    has_plans = has_rounds or (experiment.uses_evidence and sees_evidence(factory))
+    has_plans = has_rounds or (experiment.weighs_votes and sees_evidence(factory))
     n_splits = n_splits or (N_SPLITS_WITH_PLANS if has_plans else N_SPLITS)
     part = np.stack(
         [assign_folds(group, N_PARTS, seed=experiment.seed + 1 + i) for i in range(n_splits)]

@@ -188,7 +188,7 @@ class Engine:
     @property
     def lacks_logprobs(self) -> bool:
         """Whether the policy decides by log-probabilities that the upstream does not return."""
-        if not self.virtual.bundle.weighs_logprobs:
+        if not self.virtual.bundle.needs_logprobs:
             return False
         found = {one.capabilities.logprobs for one in self.upstreams.values()}
         return not found.isdisjoint({"missing", "rejected"})

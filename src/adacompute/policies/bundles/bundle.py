@@ -40,9 +40,8 @@ from adacompute.policies.bundles.bundle_files import (
 from adacompute.policies.bundles.serialization import policy_from_json, policy_to_json
 from adacompute.policies.confidence import LIKELIHOODS
 from adacompute.policies.correctness import Correctness, correctness_from_json
-from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.policies.policy import Policy
-from adacompute.policies.spec import read_choice, read_entry, read_number
+from adacompute.policies.spec import read_entry, read_number
 
 FORMAT = 9
 NOT_JUDGED, SAVES, SAME_ANSWER = "not judged", "saves", "same answer"
@@ -111,7 +110,6 @@ class Bundle:
     frontier: tuple[FrontierPoint, ...] = ()
     pooled_frontier: tuple[FrontierPoint, ...] = ()
     correctness: Correctness | None = None
-    tie_break: str = FIRST_SEEN
     max_rounds: int | None = None
     arms: tuple[ArmSettings, ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
@@ -143,14 +141,7 @@ class Bundle:
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether decisions or votes need the log-probabilities of samples."""
-        if self.policy.confidence is not None:
-            return self.weighs_logprobs
-        return self.tie_break == LOGPROB
-
-    @property
-    def weighs_logprobs(self) -> bool:
-        """Whether votes are weighted by log-probabilities."""
+        """Whether votes are weighted by the log-probabilities of samples."""
         confidence = self.policy.confidence
         return confidence is not None and any(one in LIKELIHOODS for one in confidence.signals)
 
@@ -269,7 +260,6 @@ def save_bundle(bundle: Bundle, path: Path) -> str:
         "frontier": [asdict(point) for point in bundle.frontier],
         "pooled_frontier": [asdict(point) for point in bundle.pooled_frontier],
         "correctness": None if bundle.correctness is None else bundle.correctness.to_json(),
-        "tie_break": bundle.tie_break,
         "arms": arm_settings.to_json(bundle.arms),
         "notes": bundle.notes,
     }
@@ -329,7 +319,6 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         frontier=_read_frontier(read_entry(content, "frontier", list)),
         pooled_frontier=_read_frontier(read_entry(content, "pooled_frontier", list)),
         correctness=correctness and correctness_from_json(correctness, max(1, len(policy.arms))),
-        tie_break=read_choice(TIE_BREAKS, content["tie_break"]),
         arms=arm_settings.from_json(read_entry(content, "arms", list)),
         notes=read_entry(content, "notes", dict),
     )
