@@ -147,7 +147,7 @@ def test_loaded_policies_are_refitted(hundred: ada.Samples, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_evaluate_is_what_the_command_line_prints(source: Path, tmp_path: Path) -> None:
-    names = ["fixed", "mixture", "retry", "router", "adaptive-consistency", "sequential"]
+    names = ["mixture", "router", "adaptive-consistency", "sequential"]
     import_samples(source, tmp_path / "run", grader="numeric")
     printed = evaluate_run(tmp_path / "run", budgets=(1.5, 2.0), policies=[*names, "oracle"])
     estimators = [ESTIMATORS[name]() for name in names]
