@@ -63,7 +63,11 @@ def test_mistakes_skip_levels_that_no_label_uses(run: RunData) -> None:
 
 
 def router_scores(run: RunData) -> tuple[Any, Any]:
-    (row,) = (r for r in evaluate_paper(run.pool, budgets=(1.5,)) if r["policy"] == "router")
+    (row,) = (
+        r
+        for r in evaluate_paper(run.pool, budgets=(1.5,), drafts=run.drafts)
+        if r["policy"] == "router"
+    )
     names = ("accuracy", "cost", "imitation")
     return [row[name] for name in names], [row[f"held_out_{name}"] for name in names]
 

@@ -66,7 +66,7 @@ def test_rivals_are_scored_by_the_packages_protocol(call: Call, run: Path) -> No
     rows = json.loads(printed)["rows"]
     assert [row["policy"] for row in rows] == [*names]
     assert len({tuple(row) for row in rows}) == 1
-    code, printed, said = call(*arguments, "--policies", names[1], "--config", "round-cost=1")
+    code, printed, said = call(*arguments, "--policies", names[1], "--config", "max-rounds=2")
     assert (code, printed) == (2, "")
     assert "bayesian-stopping cannot be scored: it does not plan for rounds" in said
 
