@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from adacompute.cli.main import cli
 from adacompute.core import errors
-from adacompute.core.errors import ConfigError, InfeasibleBudget
+from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.policies.bundles.bundle import load_bundle
 from adacompute.policies.bundles.bundle_files import find_digest
 from adacompute.stages.calibrate import calibrate_run
@@ -70,6 +70,16 @@ def test_result_equals_that_of_the_single_commands(many: Path, tmp_path: Path) -
     assert [*files, "run"] == sorted(path.name for path in (tmp_path / "bundle").iterdir())
     for name in files:
         assert (out / name).read_bytes() == (tmp_path / "bundle" / name).read_bytes()
+
+
+def test_too_few_questions_are_refused_before_anything_is_trained(
+    tmp_path: Path, rows: Rows, write: Callable[[Path, Rows], Path]
+) -> None:
+    name = rows[0]["question_id"]
+    one = write(tmp_path / "one.parquet", [row for row in rows if row["question_id"] == name])
+    with pytest.raises(DataError, match="1 independent questions are too few"):
+        fit_run(str(one), out=tmp_path / "bundle", **QUICK)
+    assert not (tmp_path / "bundle" / "bundle.json").exists()
 
 
 def test_every_arm_has_a_file(many: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from adacompute.evaluation.scoring.savings import (
     WEIGHTED,
 )
 from adacompute.evaluation.scoring.today import EQUAL, ONE_CALL
-from adacompute.evaluation.scoring.verdict import round_up
+from adacompute.evaluation.scoring.verdict import check_questions, round_up
 from adacompute.graders.grader import COMMAND
 from adacompute.options.definition import list_words, select, takes
 from adacompute.options.main import FitOptions
@@ -168,6 +168,7 @@ def _fit_policy(run: Path, steps: _Steps, training: TrainOptions, options: FitOp
     results, today = RunResults.of(run), options.today
     recorded = read_recorded(Run(run))
     resolve_today(today, recorded, unit=options.unit)  # before anything is trained
+    check_questions(recorded.n_groups)
     sends_one = today is not None and (today.calls == ONE_CALL or has_native_n(recorded))
     training = replace(training, native_n=sends_one and options.token_prices is not None)
     trained = _train(run, steps, training, options.budget, results)

@@ -49,14 +49,18 @@ MAX_UNPARSED = 0.5
 GAIN, LOSS, NO_GAIN = "gain", "loss", "no gain"
 
 
-def check_pool(experiment: Experiment) -> None:
-    """Raise DataError if there are too few questions or too many unparsed samples to judge."""
-    n_groups = experiment.pool.n_groups
+def check_questions(n_groups: int) -> None:
+    """Raise DataError if there are too few independent questions to judge."""
     if n_groups < MIN_QUESTIONS:
         raise DataError(
             f"{n_groups} independent questions are too few to calibrate on: "
             f"at least {MIN_QUESTIONS} are needed"
         )
+
+
+def check_pool(experiment: Experiment) -> None:
+    """Raise DataError if there are too few questions or too many unparsed samples to judge."""
+    check_questions(experiment.pool.n_groups)
     unparsed = float((experiment.pool.answers.answer == UNPARSED).mean())
     if unparsed > MAX_UNPARSED:
         raise DataError(
