@@ -47,6 +47,7 @@ from adacompute.stages.inputs import (
     read_recorded,
     token_prices_of,
 )
+from adacompute.storage.regular_files import write_when_complete
 from adacompute.storage.store import SAMPLES, Run
 
 if TYPE_CHECKING:
@@ -240,28 +241,24 @@ def _open_labels(out: Path | None) -> Iterator[Callable[[pa.RecordBatch], None]]
     if out is None:
         yield lambda _: None
         return
-    partial = _prepare(out)
-    with _open_writer(out, partial, LABELS) as writer:
+    with _open_writer(out, LABELS) as writer:
         yield writer.write_batch
-    partial.replace(out)
 
 
 def _write(table: pa.Table, path: Path) -> None:
     """Write a table as CSV or Parquet."""
-    partial = _prepare(path)
-    with _open_writer(path, partial, table.schema) as writer:
+    with _open_writer(path, table.schema) as writer:
         writer.write_table(table)
-    partial.replace(path)
 
 
-def _open_writer(path: Path, partial: Path, schema: pa.Schema) -> Any:  # noqa: ANN401 - of either kind
+@contextmanager
+def _open_writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
     """Open a writer for the format that the name of a file ends with."""
-    if path.suffix.lower() == ".csv":
-        return pa.csv.CSVWriter(partial, schema)
-    return pq.ParquetWriter(partial, schema, compression="zstd")
-
-
-def _prepare(path: Path) -> Path:
-    """Return where a file is written until it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f".{path.name}.partial")
+    with write_when_complete(path) as partial:
+        is_csv = path.suffix.lower() == ".csv"
+        options = {} if is_csv else {"compression": "zstd"}
+        with (pa.csv.CSVWriter if is_csv else pq.ParquetWriter)(
+            partial, schema, **options
+        ) as writer:
+            yield writer

@@ -87,6 +87,14 @@ def name_in_error(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
+@contextmanager
+def write_when_complete(path: Path) -> Iterator[Path]:
+    """Yield where to write a file in parts; it is there under its name when the block ends."""
+    partial = path.with_name(f".{path.name}.partial")
+    yield partial
+    partial.replace(path)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that readers see the old or the complete new one, even after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ from adacompute.batch.planning.preparation import Preparation, Prepared
 from adacompute.batch.planning.spool import Shard, Spool
 from adacompute.batch.processes import WorkerProcesses
 from adacompute.policies.policy import PreparedKind as Kind
+from adacompute.storage.regular_files import write_when_complete
 
 BATCH_ROWS = 1 << 16
 """Rows that are written at once."""
@@ -97,8 +98,10 @@ def write_shard_actions(task: OutputTask) -> Counter[Action]:
     schema = action_schema(preparation)
     ids = spool.read_ids(task.shard)["question_id"]
     counts: Counter[Action] = Counter()
-    partial = path.with_name(f".{path.name}.partial")
-    with pq.ParquetWriter(partial, schema, use_dictionary=_repeated(schema)) as writer:
+    with (
+        write_when_complete(path) as partial,
+        pq.ParquetWriter(partial, schema, use_dictionary=_repeated(schema)) as writer,
+    ):
         blocks = spool.read_prepared(preparation, task.shard, block_size=BATCH_ROWS)
         for position, prepared in blocks:
             row = position - task.shard.start
@@ -106,7 +109,6 @@ def write_shard_actions(task: OutputTask) -> Counter[Action]:
             batch = tabulate(preparation, task.plan.price, own, prepared)
             writer.write_batch(batch)
             counts.update(_count(batch))
-    partial.replace(path)
     return counts
 
 
