@@ -23,6 +23,9 @@ EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyFields, TimeoutError)
 """Failures that are answered with a message of their own."""
 
 BAD_REQUEST = 400
+BODY_TIMEOUT_S = 30.0
+"""Time in which the body of a request must arrive."""
+
 MAX_RETRY_AFTER_S = 31 * 86_400.0
 """Longest wait that a client is asked for: that to the end of a month."""
 
@@ -42,7 +45,7 @@ ERROR_CODES: Mapping[str, tuple[int, str]] = {
     "pipelining": (400, "too many requests are pipelined on one connection"),
     "unread_body": (400, "the body goes on after the reply"),
     "invalid_method": (405, "the method is not supported"),
-    "slow": (408, "the body did not arrive within 30 s"),
+    "slow": (408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s"),
     "too_large": (413, "the body is larger than ``max_body_mb``, or has more than 4,096 fields"),
     "cap_reached": (429, "a cap is spent until the end of its period"),
     "cap_unavailable": (429, "a cap cannot be checked now; try again"),

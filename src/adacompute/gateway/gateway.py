@@ -29,6 +29,7 @@ from adacompute.gateway.connection.exchange import (
 )
 from adacompute.gateway.connection.time_limit import TimeLimit
 from adacompute.gateway.error_replies import (
+    BODY_TIMEOUT_S,
     EXPECTED,
     send_error,
     send_internal_error,
@@ -65,9 +66,6 @@ from adacompute.models.messages import UpstreamKind
 from adacompute.spending.attempts import CallBound
 from adacompute.spending.registers import Register
 from adacompute.spending.token_prices import parse_token_prices
-
-BODY_TIMEOUT_S = 30.0
-"""Time in which the body of a request must arrive (408)."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST = 200, 400, 404, 499

@@ -26,7 +26,7 @@ ALLOWED_PATHS = (
 )
 """Requests that clients may send if nothing else is configured."""
 
-MAX_TOKENS, MIN_TOKEN_CHARS = 2, 20
+MAX_BEARER_TOKENS, MIN_TOKEN_CHARS = 2, 20
 
 
 class BearerTokens:
@@ -54,8 +54,10 @@ def check_tokens(tokens: Sequence[str], setting: str) -> None:
 
     Tokens are not shown.
     """
-    if len(tokens) > MAX_TOKENS:
-        raise ConfigError(f"{setting} may have {MAX_TOKENS} tokens: the new one and the old one")
+    if len(tokens) > MAX_BEARER_TOKENS:
+        raise ConfigError(
+            f"{setting} may have {MAX_BEARER_TOKENS} tokens: the new one and the old one"
+        )
     for token in tokens:
         if len(token) < MIN_TOKEN_CHARS or len(set(token)) < MIN_TOKEN_CHARS // 4:
             raise ConfigError(
