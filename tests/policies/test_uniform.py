@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.types import IntArray, make_levels
+from adacompute.policies.episode import start_state
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
@@ -19,15 +20,11 @@ PlayRule: TypeAlias = Callable[[Rule, IntArray], IntArray]
 def fresh(length: IntArray) -> State:
     """Return questions of these lengths without samples."""
     size = len(length)
-    return State(
+    return start_state(
         key=np.arange(size, dtype=np.uint64),
         features=length[:, None].astype(np.float32),
         cost=np.ones((size, 3)),
-        observed=ObservedSamples(
-            SampleMatrix(np.zeros((size, 8), np.int64)), np.arange(size), np.zeros(size, int)
-        ),
-        level=np.full(size, NO_LEVEL),
-        rounds_left=np.ones(size, dtype=np.int64),
+        samples=SampleMatrix(np.zeros((size, 8), np.int64)),
     )
 
 
