@@ -249,6 +249,12 @@ def test_grades_never_make_the_first_line_say_less(tmp_path: Path) -> None:
     assert "With grades:" in lines
 
 
+def test_an_arm_by_name_is_not_compared_without_grades(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.csv")
+    found = fit_run(str(log), today=TodayOptions("default:5"), out=tmp_path / "bundle")
+    assert (found["today"]["verdict"], found["same_answer"]) == ("inconclusive", None)
+
+
 def test_where_all_samples_are_used_up_more_of_them_are_the_remedy(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv")
     today = fit_run(str(log), today=TodayOptions("5"), out=tmp_path / "bundle")["today"]

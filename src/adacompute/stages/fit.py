@@ -17,6 +17,7 @@ from typing import Any
 
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.core.progress import no_progress
+from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.factories import find_trainable
 from adacompute.evaluation.run_results import RunResults
 from adacompute.evaluation.scoring.same_answer import SHARE
@@ -54,8 +55,10 @@ from adacompute.stages.inputs import (
     check_goal,
     check_seed,
     has_native_n,
+    make_pool,
     read_recorded,
     resolve_today,
+    token_prices_of,
 )
 from adacompute.stages.report import check_extra, report_run
 from adacompute.stages.report_options import FITTED
@@ -67,6 +70,9 @@ from adacompute.storage.store import SAMPLES, Run
 Result = dict[str, Any]
 
 PAGE = "report.html"
+KEPT = ("unit", "token_prices", "price_as", "model", "levels", "confidence", "seed")
+"""Options of a fit that the commands of other ways to save keep."""
+
 TRAINED, CALIBRATED = "fit-train", "fit-calibrate"
 """Manifests of the two steps that write the bundle, which is outside the run directory."""
 
@@ -130,14 +136,16 @@ def _find_same_answer(
 ) -> Result | None:
     """Return what stopping early saves without a use of grades, where these prove no saving.
 
-    It is None if it saves too little, or if today is weighted or one of several arms.
+    It is None if it saves too little, or if today is weighted or an arm.
     """
-    today = options.today
-    if today is None or result["today"]["verdict"] not in (INCONCLUSIVE, NO_SAVING):
+    today, stated = options.today, result["today"]
+    if today is None or stated["verdict"] not in (INCONCLUSIVE, NO_SAVING):
         return None
-    if result["today"]["votes"] != EQUAL or len(read_recorded(Run(run)).arms) > 1:
+    if stated["votes"] != EQUAL or stated["arm"] is not None:
         return None
-    found = state_same_answer(run, today, training, confidence=options.confidence)
+    costs = CostModel(training.unit, token_prices_of(training, run))
+    pool = make_pool(read_recorded(Run(run)), costs=costs)
+    found = state_same_answer(pool, today, training, confidence=options.confidence)
     return found if found["delivered_saving"] >= MIN_SAVING else None
 
 
@@ -286,7 +294,7 @@ def _add_commands(result: Result, run: Path, options: FitOptions) -> None:
     Each builds a bundle of its own, from the samples of the run.
     """
     today, same_answer = result["today"] or {}, result.get("same_answer")
-    known = list_words(options, ("unit", "token_prices", "price_as", "model", "confidence"))
+    known = list_words(options, KEPT)
 
     def build(name: str, *words: str) -> str:
         out = options.out.with_name(f"{options.out.name}-{name}")

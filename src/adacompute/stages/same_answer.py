@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from adacompute.evaluation.pool import Pool
     from adacompute.stages.train import TrainOptions
-    from adacompute.storage.store import SampleSet
 
 
 def read_count(today: str | int) -> int:
@@ -57,7 +56,7 @@ def read_count(today: str | int) -> int:
 
 
 def state_same_answer(
-    run: Path,
+    pool: Pool,
     today: TodayOptions,
     options: TrainOptions,
     *,
@@ -65,18 +64,12 @@ def state_same_answer(
     confidence: float = CONFIDENCE,
 ) -> dict[str, Any]:
     """Return what the cheapest lead that keeps enough answers saves; no grade is used."""
-    pool = _make_pool(read_recorded(Run(run), need_grades=False), options, run)
     wanted = read_count(today.today)
     n_samples = min(wanted, int(pool.answers.n_samples.max(initial=1)))
     known: dict[str, Any] = {"confidence": confidence, "seed": check_seed(options.seed)}
     found = compare_with_today(pool, n_samples, share=share, **known)
     found["wanted_samples"] = wanted
     return found | {"sentence": describe_same_answer(found, options.unit)}
-
-
-def _make_pool(recorded: SampleSet, options: TrainOptions, run: Path) -> Pool:
-    """Return the samples with their costs."""
-    return make_pool(recorded, costs=CostModel(options.unit, token_prices_of(options, run)))
 
 
 def fit_same_answer(
@@ -89,9 +82,11 @@ def fit_same_answer(
 ) -> dict[str, Any]:
     """Write the bundle of the cheapest lead that keeps enough answers, and return what it saves."""
     store, unit, out = Run(run), options.unit, options.out
-    found = state_same_answer(run, today, options, share=share, confidence=confidence)
-    recorded, n_samples = read_recorded(store, need_grades=False), found["samples"]
-    pool, costs = _make_pool(recorded, options, run), CostModel(unit, token_prices_of(options, run))
+    costs = CostModel(unit, token_prices_of(options, run))
+    recorded = read_recorded(store, need_grades=False)
+    pool = make_pool(recorded, costs=costs)
+    found = state_same_answer(pool, today, options, share=share, confidence=confidence)
+    n_samples = found["samples"]
     result = _as_calibration(found)
     fitted = FittedPolicy(
         make_policy(VoteLeadRule(found["lead"], n_samples)), (PRICE,), pool.features

@@ -168,8 +168,6 @@ def compare_policy(
     needed, at_cost = 0, score.curve.read(cost)
     if verdict == INCONCLUSIVE:
         needed = found.questions_needed(cost, tolerance, score.n_groups)
-    recorded = int(score.experiment.pool.answers.n_samples.max(initial=0))
-    is_used_up = verdict == INCONCLUSIVE and recorded <= today.today.n_samples
     return points[chosen], {
         "samples": today.today.n_samples,
         "wanted_samples": wanted,
@@ -192,9 +190,16 @@ def compare_policy(
         "confidence": confidence,
         "verdict": verdict,
         "questions_needed": needed,
-        "samples_needed": today.today.n_samples + MORE_SAMPLES if is_used_up else 0,
+        "samples_needed": _find_samples_needed(today, verdict),
         "rounds": float(points[chosen].result.n_rounds.mean()),
     }
+
+
+def _find_samples_needed(today: TodayScore, verdict: str) -> int:
+    """Return how many samples per question would decide; 0 unless all of them are used up."""
+    n_samples = today.today.n_samples
+    recorded = int(today.experiment.pool.answers.n_samples.max(initial=0))
+    return n_samples + MORE_SAMPLES if verdict == INCONCLUSIVE and recorded <= n_samples else 0
 
 
 def _spread(point: CurvePoint, today: TodayScore) -> float:
@@ -272,6 +277,7 @@ def _restate(
         "difference_std": _spread(point, today),
         "verdict": verdict,
         "questions_needed": needed,
+        "samples_needed": _find_samples_needed(today, verdict),
         "rounds": float(point.result.n_rounds.mean()),
         "advice": choose_way(ways, cost),
         "ways": ways,
